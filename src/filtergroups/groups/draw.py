@@ -1,0 +1,116 @@
+"""One pass's gates: every assignment is drawn once, and says which pairs are worth computing."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from filtergroups.groups.assignment import Assignment, Estimator, TiedRows
+from filtergroups.groups.routing import Family
+from filtergroups.groups.streams import Layout, Streams
+
+# Where nearly every gate is open, leaving out the rest costs more than computing it.
+NEARLY_ALL = 0.9
+
+
+@lru_cache(maxsize=256)
+def every_pair(width: int, groups: int) -> Layout:
+    """All groups: every kernel in every stream."""
+    return Layout.whole(width, range(groups))
+
+
+@lru_cache(maxsize=256)
+def one_pair_each(groups_of_kernels: tuple[int, ...]) -> Layout:
+    """Fixed one-hot gates: each kernel in its own stream only, channels sorted by group."""
+    groups = torch.tensor(groups_of_kernels)
+    return Layout.of(len(groups), [(int(g), (groups == g).nonzero().flatten()) for g in groups.unique()])
+
+
+def kept_pairs(kept: Tensor, strongest: Tensor) -> Layout:
+    """Only what the gates keep (G × K): each kernel in its strongest group first, then its further groups.
+
+    In this order a convolution that computes every kernel once writes most pairs where they belong.
+    """
+    groups, kernels = kept.shape
+    leading = torch.zeros_like(kept).scatter(0, strongest.unsqueeze(0), True)
+    parts = [(g, leading[g].nonzero().flatten()) for g in range(groups)]
+    parts += [(g, (kept[g] & ~leading[g]).nonzero().flatten()) for g in range(groups)]
+    return Layout.of(kernels, parts)
+
+
+class Draw:
+    """The gates of one pass, or the mode. Layers with tied assignments get the same gates."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self._kept: dict[Assignment | TiedRows, tuple[Layout, Tensor | None]] = {}
+
+    @staticmethod
+    def at_mode(family: Family, assignments: Iterable[Assignment | TiedRows]) -> "Draw":
+        """Each kernel in its most probable group."""
+        draw = Draw(family)
+        for assignment in assignments:
+            draw._kept[assignment] = (one_pair_each(tuple(assignment.mode().tolist())), None)
+        return draw
+
+    @staticmethod
+    def sampled(
+        family: Family,
+        assignments: Iterable[Assignment | TiedRows],
+        temperature: float,
+        generator: torch.Generator,
+        *,
+        estimator: Estimator = "soft",
+        examples: int | None = None,
+        threshold: float = 0.0,
+    ) -> "Draw":
+        """Sample every assignment once, in order; pairs whose gate is not above the threshold are left out."""
+        assignments = list(dict.fromkeys(assignments))
+        draw = Draw.at_mode(family, [a for a in assignments if a.kind == "fixed"])
+        random = [a for a in assignments if a.kind != "fixed"]
+        drawn: dict[Assignment, tuple[Tensor, Tensor]] = {}
+        gates: list[tuple[Tensor, Tensor]] = []
+        for assignment in random:
+            base, rows = (assignment.base, assignment.rows) if isinstance(assignment, TiedRows) else (assignment, None)
+            if base not in drawn:
+                drawn[base] = base.draw(temperature, generator, estimator=estimator, examples=examples)
+            gate, soft = drawn[base]
+            gates.append((gate, soft) if rows is None else (gate[..., rows], soft[..., rows]))
+        for assignment, (gate, soft), strength in zip(random, gates, _strengths(gates), strict=True):
+            draw._kept[assignment] = _laid_out(gate, strength, threshold)
+        return draw
+
+    def kept(self, assignment: Assignment | TiedRows) -> tuple[Layout, Tensor | None]:
+        """The pairs to compute for a layer, and their gates ([batch or 1] × N; None means 1)."""
+        return self._kept[assignment]
+
+    def image_layout(self, channels: int) -> Layout:
+        return one_pair_each((self.family.full,) * channels)
+
+    def joined(self, left: Streams, right: Streams) -> None:
+        """Told when two layers' features are added or multiplied; a survey takes note."""
+
+
+def _strengths(gates: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """The largest gate, or gradient's gate, of each pair over the examples: G × K, all moved to the CPU at once."""
+    if not gates:
+        return []
+    # A hard gate of 0 passes a gradient through its soft gate: without a gradient only the hard one counts.
+    with_gradient = torch.is_grad_enabled()
+    strengths = []
+    for gate, soft in gates:
+        strength = torch.maximum(gate, soft) if with_gradient and gate is not soft else gate
+        strengths.append(strength.detach().amax(0))
+    flat = torch.cat([strength.flatten() for strength in strengths]).cpu()
+    return [part.view_as(s) for part, s in zip(flat.split([s.numel() for s in strengths]), strengths, strict=True)]
+
+
+def _laid_out(gate: Tensor, strength: Tensor, threshold: float) -> tuple[Layout, Tensor]:
+    groups, kernels = strength.shape
+    kept = strength > threshold
+    if kept.sum() >= NEARLY_ALL * kept.numel():
+        return every_pair(kernels, groups), gate.flatten(1)
+    layout = kept_pairs(kept, strength.argmax(0))
+    of_group, of_kernel = layout.index(gate.device)
+    return layout, gate.flatten(1).index_select(1, of_group * kernels + of_kernel)

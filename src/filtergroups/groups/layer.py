@@ -1,0 +1,209 @@
+"""The grouped layer: one kernel bank convolved for every group, and gated.
+
+    merged_g = merge of the streams h with g ⊆ h
+    F_g      = activation(gate_g · norm_g(merged_g * M))
+The gate travels with the stream and multiplies what the next convolution reads (`Streams.gate`): after every
+normalisation in between, and around everything that the kernel adds, bias and norm shift included. For an activation
+with f(a·x) = a·f(x), a ≥ 0 (ReLU, PReLU), that is the line above to the letter.
+"""
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from filtergroups.groups.assignment import Assignment, TiedRows
+from filtergroups.groups.convolution import Plan, convolve_streams, plan
+from filtergroups.groups.routing import Family
+from filtergroups.groups.streams import Layout, Streams
+
+CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+class GroupedConv(nn.Module):
+    """A convolution (or linear layer) whose kernels are assigned to groups.
+
+    Takes the parameters of the plain module over; reads streams and returns streams.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(self, module: nn.Module, assignment: Assignment | TiedRows, *, name: str = "") -> None:
+        super().__init__()
+        self.name = name
+        self.weight = cast(nn.Parameter, module.weight)
+        self.bias = cast("nn.Parameter | None", module.bias)
+        self.transposed = isinstance(module, _ConvTransposeNd)
+        self._set_geometry(module)
+        self.assignment = assignment
+        self.stitch: nn.Module | None = None
+        self.merge: ConcatMerge | None = None
+        self._plan: Plan | None = None
+
+    def _set_geometry(self, module: nn.Module) -> None:
+        self.padding_mode = "zeros"
+        self.space_padding: list[int] = []
+        if isinstance(module, nn.Linear):
+            self.spatial_dims = 0
+            self.convolve: Any = F.linear
+            return
+        assert isinstance(module, _ConvNd)
+        self.spatial_dims = len(module.kernel_size)
+        where: dict[str, Any] = {"stride": module.stride, "padding": module.padding, "dilation": module.dilation}
+        if self.transposed:
+            where["output_padding"] = module.output_padding
+        elif module.padding_mode != "zeros":
+            self.padding_mode = module.padding_mode
+            self.space_padding = list(module._reversed_padding_repeated_twice)
+            where["padding"] = 0
+        self.convolve = partial((TRANSPOSED if self.transposed else CONVOLUTIONS)[self.spatial_dims], **where)
+
+    @property
+    def kernels(self) -> int:
+        return self.weight.shape[1 if self.transposed else 0]
+
+    @property
+    def channels(self) -> int:
+        return self.weight.shape[0 if self.transposed else 1]
+
+    def forward(self, streams: Streams) -> Streams:
+        check_streams(streams, self.channels, self.spatial_dims, self.name)
+        streams = streams.settled()
+        pairs, gate = streams.draw.kept(self.assignment)
+        if self.merge is not None:
+            streams = self.merge.for_groups(streams, pairs.present)
+        if self.space_padding:
+            streams = streams.like(F.pad(streams.packed, self.space_padding, mode=self.padding_mode))
+        device = streams.packed.device
+        if self._plan is None or not self._plan.fits(streams.pairs, pairs, device):
+            self._plan = plan(streams.family, streams.pairs, pairs, device)
+        packed = convolve_streams(
+            streams, self._plan, self.weight, self.bias, self.convolve, kernel_axis=1 if self.transposed else 0
+        )
+        return Streams(packed, pairs, gate, streams.draw, self.stitch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_plan": None}
+
+    def extra_repr(self) -> str:
+        return f"{self.channels} -> {self.kernels}, {self.name}"
+
+
+def check_streams(streams: Streams, channels: int, spatial_dims: int, name: str) -> None:
+    if not isinstance(streams, Streams):
+        raise TypeError(
+            f"layer '{name}' of a grouped network reads streams, found {type(streams).__name__}; call the network itself"
+        )
+    if streams.pairs.width != channels or streams.packed.ndim != 2 + spatial_dims:
+        raise ValueError(
+            f"layer '{name}' reads batch × {channels} channels with {spatial_dims} spatial axes, "
+            f"found shape {tuple(streams.shape)}"
+        )
+
+
+class DepthwiseConv(nn.Module):
+    """A convolution of each channel by itself: its kernels belong to the group of the channel that they read."""
+
+    def __init__(self, module: _ConvNd) -> None:
+        super().__init__()
+        self.weight = module.weight
+        self.bias = module.bias
+        self.transposed = isinstance(module, _ConvTransposeNd)
+        spatial_dims = len(module.kernel_size)
+        where: dict[str, Any] = {"stride": module.stride, "padding": module.padding, "dilation": module.dilation}
+        if self.transposed:
+            where["output_padding"] = module.output_padding
+        self.convolve: Any = partial((TRANSPOSED if self.transposed else CONVOLUTIONS)[spatial_dims], **where)
+
+    def forward(self, streams: Streams) -> Streams:
+        pairs = streams.pairs
+        weight, bias = self.weight, self.bias
+        if not pairs.is_plain:
+            kernels = pairs.index(weight.device)[1]
+            weight, bias = weight[kernels], None if bias is None else bias[kernels]
+        return streams.like(self.convolve(streams.packed, weight, bias, groups=pairs.count))
+
+
+class PerStream(nn.Module):
+    """A module that is not grouped: a copy for each stream (or one for all), on that stream's own gated features.
+
+    An empty stream stays empty: where all gates of a stream are 0, what the module adds is gated away too.
+    """
+
+    def __init__(self, module: nn.Module, groups: int, *, shared: bool = False) -> None:
+        super().__init__()
+        copies = [module] if shared else [module, *(copy.deepcopy(module) for _ in range(groups - 1))]
+        self.streams = nn.ModuleList(copies)
+
+    def forward(self, streams: Streams) -> Streams:
+        streams = streams.settled()
+        present = streams.pairs.present
+        results = [self.streams[group % len(self.streams)](streams.dense([group])) for group in present]
+        width = results[0].shape[1]
+        origins = None if streams.pairs.origins is None else torch.full((width * len(present),), -1)
+        pairs = Layout.whole(width, present, mixed=True, origins=origins)
+        return Streams(torch.cat(results, 1), pairs, self._alive(streams, width), streams.draw)
+
+    @staticmethod
+    def _alive(streams: Streams, width: int) -> Tensor | None:
+        if streams.gate is None:
+            return None
+        of_group = streams.pairs.index(streams.gate.device)[0]
+        alive = [
+            (streams.gate[:, of_group == group].detach() > 0).any(1, keepdim=True) for group in streams.pairs.present
+        ]
+        return torch.cat([one.expand(-1, width) for one in alive], 1).to(streams.gate.dtype)
+
+
+class ConcatMerge(nn.Module):
+    """Merge by concatenation and a 1×1 convolution, for streams that went through modules of their own.
+
+    merged_g = conv_g([F_h for h ⊇ g]), without an activation. It starts as the sum; a group with one source reads it as it is.
+    """
+
+    def __init__(self, readers: dict[str, Sequence[int]], width: int, spatial_dims: int) -> None:
+        super().__init__()
+        self.readers = {name: tuple(sources) for name, sources in readers.items()}
+        self.weights = nn.ParameterDict()
+        identity = torch.eye(width).reshape(width, width, *[1] * spatial_dims)
+        for name, sources in self.readers.items():
+            if len(sources) > 1:
+                self.weights[name] = nn.Parameter(identity.repeat(1, len(sources), *[1] * spatial_dims))
+
+    def of(self, name: str, streams: Streams) -> Tensor:
+        """What one reader reads: batch × width × space."""
+        sources = self.readers[name]
+        here = [group for group in sources if group in streams.pairs.present]
+        if len(sources) == 1 or not here:
+            return streams.dense(sources)
+        width = streams.pairs.width
+        weight = torch.cat([self.weights[name].narrow(1, sources.index(g) * width, width) for g in here], 1)
+        joined = torch.cat([streams.dense([group]) for group in here], 1)
+        if joined.ndim == 2:
+            return F.linear(joined, weight)
+        return cast(Tensor, CONVOLUTIONS[joined.ndim - 2](joined, weight))
+
+    def for_groups(self, streams: Streams, groups: Sequence[int]) -> Streams:
+        """Streams in which each of these groups holds all that it may read, so that it reads no other."""
+        merged = [self.of(streams.family.names[group], streams) for group in groups]
+        pairs = Layout.whole(streams.pairs.width, groups, merged=True)
+        return Streams(torch.cat(merged, 1), pairs, None, streams.draw)
+
+
+def group_merge(family: Family, width: int, spatial_dims: int) -> ConcatMerge:
+    """A merge for the groups of a layer: group g reads every h ⊇ g."""
+    reads = {
+        name: [h for h, readable in enumerate(family.readable[g]) if readable] for g, name in enumerate(family.names)
+    }
+    return ConcatMerge(reads, width, spatial_dims)
+
+
+def task_merge(family: Family, width: int, spatial_dims: int) -> ConcatMerge:
+    """A merge for the heads: a task reads every group that contains it."""
+    return ConcatMerge({task: family.containing(task) for task in family.tasks}, width, spatial_dims)

@@ -1,0 +1,280 @@
+"""A grouped network: a lifted backbone, its tasks and their heads."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from filtergroups.baselines import Method, assignment_for, method_named
+from filtergroups.groups.annealing import check_temperature
+from filtergroups.groups.assignment import Assignment, Estimator, Initialisation, TiedRows
+from filtergroups.groups.draw import Draw
+from filtergroups.groups.layer import GroupedConv, task_merge
+from filtergroups.groups.lift import Choice, Lifted, Ungrouped, lift_backbone
+from filtergroups.groups.norms import GroupedNorm
+from filtergroups.groups.routing import TASKS_AND_SHARED, Family, family
+from filtergroups.groups.streams import Streams
+from filtergroups.networks.cross_stitch import CrossStitch, LayerStitch
+from filtergroups.tasks import Prediction, Task
+
+Statistics = Literal["running", "batch"]
+
+
+class GroupedNetwork(nn.Module):
+    """One network for several tasks whose kernels belong to groups; made by `lift`, `vgg11` or `highresnet`."""
+
+    def __init__(
+        self,
+        lifted: Lifted,
+        tasks: Sequence[Task],
+        heads: Mapping[str, nn.Module],
+        groups: Family,
+        *,
+        method: str,
+        estimator: Estimator = "soft",
+        per_example: bool = False,
+        threshold: float = 1e-3,
+        merge_features: bool = True,
+    ) -> None:
+        super().__init__()
+        if not 0 <= threshold < 1 / len(groups):
+            raise ValueError(
+                f"the threshold lies in [0, 1/{len(groups)}), so that every kernel keeps a group, found {threshold}"
+            )
+        self.tasks = tuple(tasks)
+        self.family = groups
+        self.method = method
+        self.estimator: Estimator = estimator
+        self.per_example = per_example
+        self.threshold = threshold
+        self.channels, self.spatial_dims = lifted.channels, lifted.spatial_dims
+        self.backbone = lifted.backbone
+        self.merges = nn.ModuleList()
+        for leaf in tree_flatten(lifted.features)[0]:
+            if merge_features and isinstance(leaf, Streams) and leaf.pairs.mixed:
+                merge = task_merge(groups, leaf.pairs.width, leaf.packed.ndim - 2)
+                self.merges.append(merge.to(leaf.packed.device, leaf.packed.dtype))
+            else:
+                self.merges.append(nn.Identity())
+        self.heads = nn.ModuleDict(heads)
+        self._layer_names = [layer.name for layer in lifted.layers]
+
+    def forward(
+        self, images: Tensor, temperature: float | None = None, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Each task's output for a batch of images.
+
+        With a temperature the gates are sampled by the generator; without one, at evaluation, each kernel is in its most
+        probable group. Fixed assignments need neither.
+        """
+        self._check_images(images)
+        features = self.backbone(Streams.of_image(images, self._draw(images, temperature, generator)))
+        return {task.name: self.heads[task.name](self._merged(features, task)) for task in self.tasks}
+
+    def _check_images(self, images: Tensor) -> None:
+        if images.ndim != 2 + self.spatial_dims or images.shape[1] != self.channels:
+            raise ValueError(
+                f"images are batch × {self.channels} channels × {self.spatial_dims} spatial axes, "
+                f"found shape {tuple(images.shape)}; reshape them or build the network for them"
+            )
+        if not images.is_floating_point():
+            raise ValueError(f"images are floating point, found {images.dtype}; scale them, for example .float() / 255")
+
+    def _draw(self, images: Tensor, temperature: float | None, generator: torch.Generator | None) -> Draw:
+        assignments = [layer.assignment for layer in self.grouped_layers()]
+        if temperature is not None:
+            check_temperature(temperature)
+        if not self.is_random:
+            return Draw.at_mode(self.family, assignments)
+        if temperature is None:
+            if self.training:
+                raise ValueError(
+                    f"method '{self.method}' samples its gates in training: expected temperature and generator, "
+                    "found none; call net(images, temperature=anneal(step), generator=g), or net.eval() for the mode"
+                )
+            return Draw.at_mode(self.family, assignments)
+        if generator is None:
+            raise ValueError("sampling gates needs a generator, found none; pass torch.Generator().manual_seed(0)")
+        return Draw.sampled(
+            self.family,
+            assignments,
+            temperature,
+            generator,
+            estimator=self.estimator,
+            examples=images.shape[0] if self.per_example else None,
+            threshold=self.threshold,
+        )
+
+    def _merged(self, features: Any, task: Task) -> Any:
+        """The merge that a task's head reads: every group that contains the task."""
+        leaves, tree = tree_flatten(features)
+        merged = []
+        for leaf, merge in zip(leaves, self.merges, strict=True):
+            if not isinstance(leaf, Streams):
+                merged.append(leaf)
+            elif isinstance(merge, nn.Identity):
+                merged.append(leaf.dense(self.family.containing(task.name)))
+            else:
+                merged.append(merge.of(task.name, leaf.settled()))
+        return tree_unflatten(merged, tree)
+
+    @property
+    def is_random(self) -> bool:
+        """Are gates sampled?"""
+        return any(assignment.kind != "fixed" for assignment in self.assignments())
+
+    def grouped_layers(self) -> Iterator[GroupedConv]:
+        """The layers whose kernels are assigned to groups, in network order."""
+        modules = dict(self.backbone.named_modules())
+        for name in self._layer_names:
+            yield modules[name]  # type: ignore[misc]  # the survey listed only GroupedConv
+
+    def assignments(self) -> list[Assignment]:
+        """The assignments of all layers, each once: tied layers share one."""
+        found = (layer.assignment for layer in self.grouped_layers())
+        return list(dict.fromkeys(a.base if isinstance(a, TiedRows) else a for a in found))
+
+    @torch.no_grad()
+    def predict(
+        self,
+        images: Tensor,
+        samples: int = 50,
+        generator: torch.Generator | None = None,
+        *,
+        temperature: float = 0.1,
+        statistics: Statistics = "running",
+    ) -> dict[str, Prediction]:
+        """Predict with spread from several sampled passes; samples=0 is one deterministic pass of the mode network.
+
+        statistics: norms use their running statistics, or those of this batch (the paper; a prediction then depends on the
+        other images of its batch).
+        """
+        if samples < 0:
+            raise ValueError(f"samples is 0 (the mode network) or more, found {samples}")
+        accumulators = {task.name: task.accumulator() for task in self.tasks}
+        with self._evaluating(statistics):
+            for _ in range(max(samples, 1)):
+                outputs = self(images, temperature, generator) if samples else self(images)
+                for name, accumulator in accumulators.items():
+                    accumulator.add(outputs[name])
+        return {name: accumulator.prediction() for name, accumulator in accumulators.items()}
+
+    @contextmanager
+    def _evaluating(self, statistics: Statistics) -> Iterator[None]:
+        if statistics not in ("running", "batch"):
+            raise ValueError(f"statistics is 'running' or 'batch', found {statistics!r}; choose one")
+        training = {module: module.training for module in self.modules()}
+        norms = [module for module in self.modules() if isinstance(module, GroupedNorm)]
+        self.eval()
+        for norm in norms:
+            norm.batch_statistics = statistics == "batch"
+        try:
+            yield
+        finally:
+            for norm in norms:
+                norm.batch_statistics = False
+            for module, mode in training.items():
+                module.training = mode
+
+
+def lift(
+    backbone: nn.Module,
+    tasks: Sequence[Task],
+    heads: Mapping[str, nn.Module] | None = None,
+    *,
+    method: str = "sfg",
+    groups: str | Iterable[Iterable[str]] = TASKS_AND_SHARED,
+    init: Initialisation | Tensor = "shared",
+    group: Choice = None,
+    ungrouped: Ungrouped = "per_stream",
+    per_stream: Choice = (),
+    estimator: Estimator = "soft",
+    per_example: bool = False,
+    threshold: float = 1e-3,
+    tie_sums: bool = True,
+    merge: Literal["concat", "sum"] = "concat",
+    hidden: int | None = None,
+    example: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> GroupedNetwork:
+    """Turn a CNN that maps images to features into its grouped form; the given backbone stays as it is.
+
+    heads: a module a task that maps features to the task's output; None: the tasks' own (`hidden` units).
+    method: one of `filtergroups.METHODS`. groups: `tasks+shared`, `all_subsets` or a list of task sets.
+    init: `shared`, `specific`, `random`, `mask`, or a tensor of probabilities (G, for every kernel).
+    group: which convolutions and linear layers are grouped, by name pattern(s) or predicate(name, module); None: all. The rest
+    are copied for each stream (`ungrouped="per_stream"`) or shared by the streams (`"shared"`).
+    per_stream: modules to leave whole and copy for each stream, whatever they hold.
+    threshold: gates at or below it are not computed (0: exact). per_example: a gate for each example, not for the batch.
+    tie_sums: layers whose outputs are added share one assignment. merge: how a grouped layer or head reads streams that
+    went through modules of their own. example: an image to try the backbone on, if lift cannot guess one.
+    generator: for init="random"; None: torch's own, as for weights.
+    """
+    tasks = tuple(tasks)
+    chosen = family([task.name for task in tasks], groups)
+    how = method_named(method)
+    if heads is not None:
+        _check_heads(tasks, heads)
+    lifted = lift_backbone(
+        backbone,
+        chosen,
+        lambda kernels: assignment_for(how, chosen, kernels, init, generator),
+        group=group,
+        ungrouped=ungrouped,
+        per_stream=per_stream,
+        tie_sums=tie_sums,
+        merge=merge,
+        example=example,
+    )
+    _add_stitches(how, lifted.layers)
+    if heads is None:
+        width, space, like = _features(lifted)
+        heads = {task.name: task.head(width, space, hidden=hidden).to(like.device, like.dtype) for task in tasks}
+    network = GroupedNetwork(
+        lifted,
+        tasks,
+        heads,
+        chosen,
+        method=method,
+        estimator=estimator,
+        per_example=per_example,
+        threshold=threshold,
+        merge_features=merge == "concat",
+    )
+    return network.train(backbone.training)
+
+
+def _check_heads(tasks: Sequence[Task], heads: Mapping[str, nn.Module]) -> None:
+    names = [task.name for task in tasks]
+    if missing := [name for name in names if name not in heads]:
+        raise ValueError(f"heads has a module for every task, found none for {missing}; add heads[{missing[0]!r}]")
+    if left_over := [name for name in heads if name not in names]:
+        raise ValueError(f"heads are for the tasks {names}, found one for {left_over}; drop it or add that task")
+
+
+def _features(lifted: Lifted) -> tuple[int, int, Tensor]:
+    """Channels and spatial axes of the backbone's features, for the tasks' own heads."""
+    features = lifted.features
+    if not isinstance(features, Streams):
+        raise ValueError(
+            f"the tasks' own heads read one tensor of features, found {type(features).__name__}; pass heads={{...}}"
+        )
+    return features.pairs.width, features.packed.ndim - 2, features.packed
+
+
+def _add_stitches(method: Method, layers: Sequence[GroupedConv]) -> None:
+    if not method.cross_stitch:
+        return
+    stitches: dict[Assignment, CrossStitch] = {}
+    views: dict[Assignment | TiedRows, LayerStitch] = {}
+    for layer in layers:
+        assignment = layer.assignment
+        base, rows = (assignment.base, assignment.rows) if isinstance(assignment, TiedRows) else (assignment, None)
+        if base not in stitches:
+            stitches[base] = CrossStitch(base).to(layer.weight.device, layer.weight.dtype)
+        if assignment not in views:
+            views[assignment] = LayerStitch(stitches[base], rows)
+        layer.stitch = views[assignment]

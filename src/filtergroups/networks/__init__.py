@@ -1,0 +1,1 @@
+"""Networks of the paper: tables and loops, lifted like any other."""
