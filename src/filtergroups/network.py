@@ -55,8 +55,8 @@ class GroupedNetwork(nn.Module):
         self.merges = nn.ModuleList()
         for leaf in tree_flatten(lifted.features)[0]:
             if merge_features and isinstance(leaf, Streams) and leaf.pairs.mixed:
-                merge = task_merge(groups, leaf.pairs.width, leaf.packed.ndim - 2)
-                self.merges.append(merge.to(leaf.packed.device, leaf.packed.dtype))
+                merge = task_merge(groups, leaf.pairs.width, leaf.axes - 2)
+                self.merges.append(merge.to(leaf.device, leaf.dtype))
             else:
                 self.merges.append(nn.Identity())
         self.heads = nn.ModuleDict(heads)
@@ -262,7 +262,7 @@ def _features(lifted: Lifted) -> tuple[int, int, Tensor]:
         raise ValueError(
             f"the tasks' own heads read one tensor of features, found {type(features).__name__}; pass heads={{...}}"
         )
-    return features.pairs.width, features.packed.ndim - 2, features.packed
+    return features.pairs.width, features.axes - 2, features.parts[0]
 
 
 def _add_stitches(method: Method, layers: Sequence[GroupedConv]) -> None:

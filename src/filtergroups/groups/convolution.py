@@ -1,165 +1,154 @@
-"""One kernel bank convolved for every group, each pair computed once.
+"""One kernel bank convolved for every group, in the cheaper of two orders.
 
-Convolution is linear, so the merge of streams can be summed after it: what group g reads is
-    merged_g * M = Σ_{h ⊇ g} (gate_h · F_h) * M.
-Each stream h is convolved once with the kernels that any of its readers keeps, and the results are added pair by pair.
+What the kernels of group g give is merged_g * M, where merged_g = Σ_{h ⊇ g} gate_h · F_h.
+By reader: the streams that g reads are laid side by side and convolved with the kernels that g keeps.
+By source: convolution is linear, so Σ_h (gate_h · F_h) * M is the same; each stream h is convolved once, with every kernel
+that any of its readers keeps, and the results are added. This is cheaper where kernels are kept in several groups.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from filtergroups.groups.routing import Family
-from filtergroups.groups.streams import Layout, Segment, Streams
+from filtergroups.groups.streams import Layout, Run, Streams, over_space
 
 Convolve = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Some of the kernels of a convolution: a run of them, or a list."""
+class Product:
+    """One convolution: of which streams, with which kernels, and which of the results each output stream takes."""
 
-    start: int
-    size: int
-    index: Tensor | None = None  # None: the run start … start + size
-
-    @staticmethod
-    def of(indices: Tensor, device: torch.device) -> "Rows":
-        start, size = int(indices[0]), len(indices)
-        if int(indices[-1]) - start == size - 1 and bool((indices[1:] - indices[:-1] == 1).all()):
-            return Rows(start, size)
-        return Rows(start, size, indices.to(device))
-
-    def take(self, tensor: Tensor, axis: int) -> Tensor:
-        if self.index is not None:
-            return tensor.index_select(axis, self.index)
-        if self.start == 0 and self.size == tensor.shape[axis]:
-            return tensor
-        return tensor.narrow(axis, self.start, self.size)
-
-
-@dataclass(frozen=True)
-class Source:
-    """One stream to convolve: its segments and kernels, the kernels to convolve it with, and where the results go."""
-
-    segments: tuple[Segment, ...]
-    channels: Rows
-    rows: Rows
-    targets: dict[int, Rows]  # output segment -> which of the rows
+    streams: tuple[int, ...]
+    channels: Run
+    kernels: Run
+    targets: dict[int, Run]  # output stream -> which of the kernels
+    split: tuple[int, ...] | None  # the sizes, where the output streams take the results one after the other
     adds_bias: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.channels.size * self.kernels.size
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which stream is convolved with which kernels, for one layout of the input and one of the output."""
+    """What is convolved with what, for one layout of the input and one of the output."""
 
     source: Layout
     target: Layout
-    device: torch.device
-    sources: tuple[Source, ...]
-    bias_apart: bool  # no choice of sources adds each pair's bias exactly once, so it is added at the end
+    products: tuple[Product, ...]
+    bias_apart: bool  # no choice of products adds each pair's bias exactly once, so it is added at the end
 
-    def fits(self, source: Layout, target: Layout, device: torch.device) -> bool:
-        return self.source is source and self.target is target and self.device == device
+    def fits(self, source: Layout, target: Layout) -> bool:
+        return self.source is source and self.target is target
 
 
-def plan(family: Family, source: Layout, target: Layout, device: torch.device) -> Plan:
-    sources = []
-    reads = dict.fromkeys(range(len(target.segments)), 0)
-    for group in source.present:
-        readers = [n for n, s in enumerate(target.segments) if _may_read(family, s.group, group, source.merged)]
-        if not readers:
-            continue
-        place = torch.full((target.width,), -1)
-        rows: list[Tensor] = []
-        count = 0
-        targets = {}
-        for n in readers:
-            segment = target.segments[n]
-            kernels = target.kernels[segment.start : segment.stop]
-            new = kernels[place[kernels] < 0]
-            place[new] = torch.arange(count, count + len(new))
-            count += len(new)
-            rows.append(new)
-            targets[n] = Rows.of(place[kernels], device)
-            reads[n] += 1
-        segments = source.of_group(group)
-        channels = torch.cat([source.kernels[segment.start : segment.stop] for segment in segments])
-        sources.append(Source(segments, Rows.of(channels, device), Rows.of(torch.cat(rows), device), targets))
-    # The stream of the full set is read by all; without it, a bias goes with the only source of each pair.
-    for n, one in enumerate(sources):
-        if len(one.targets) == len(target.segments):
-            sources[n] = replace(one, adds_bias=True)
-            return Plan(source, target, device, tuple(sources), bias_apart=False)
-    single = all(count == 1 for count in reads.values())
-    return Plan(source, target, device, tuple(replace(one, adds_bias=single) for one in sources), bias_apart=not single)
+def plan(family: Family, source: Layout, target: Layout) -> Plan:
+    """Choose the order with fewer multiplications; by reader where they are equal, as nothing is added then."""
+    reads = {
+        n: tuple(s for s, h in enumerate(source.groups) if _may_read(family, g, h, source.merged))
+        for n, g in enumerate(target.groups)
+    }
+    by_reader = [_product(source, target, streams, [n]) for n, streams in reads.items() if streams]
+    by_source = [
+        _product(source, target, (s,), readers)
+        for s in range(len(source.groups))
+        if (readers := [n for n, streams in reads.items() if s in streams])
+    ]
+    if sum(one.size for one in by_reader) <= sum(one.size for one in by_source):
+        apart = not all(reads.values())
+        return Plan(source, target, tuple(replace(one, adds_bias=not apart) for one in by_reader), apart)
+    # The stream of the full set is read by all, so the bias can go with it.
+    for n, one in enumerate(by_source):
+        if len(one.targets) == len(target.groups):
+            by_source[n] = replace(one, adds_bias=True)
+            return Plan(source, target, tuple(by_source), bias_apart=False)
+    return Plan(source, target, tuple(by_source), bias_apart=True)
 
 
 def _may_read(family: Family, reader: int, source: int, merged: bool) -> bool:
     return reader == source if merged else family.readable[reader][source]
 
 
+def _product(source: Layout, target: Layout, streams: tuple[int, ...], readers: Sequence[int]) -> Product:
+    """These streams with every kernel that a reader keeps, once, in the order of the readers."""
+    channels = source.kernels[streams[0]]
+    if len(streams) > 1:
+        channels = Run.of(torch.cat([source.kernels[s].indices() for s in streams]))
+    first = target.kernels[readers[0]]
+    if all(target.kernels[n] is first for n in readers):
+        return Product(streams, channels, first, {n: Run(0, first.size) for n in readers}, None)
+    place = torch.full((target.width,), -1)
+    rows: list[Tensor] = []
+    count = 0
+    targets = {}
+    for n in readers:
+        kernels = target.kernels[n].indices()
+        new = kernels[place[kernels] < 0]
+        place[new] = torch.arange(count, count + len(new))
+        count += len(new)
+        rows.append(new)
+        targets[n] = Run.of(place[kernels])
+    sizes = tuple(run.size for run in targets.values())
+    return Product(streams, channels, Run.of(torch.cat(rows)), targets, sizes if sum(sizes) == count else None)
+
+
 def convolve_streams(
-    streams: Streams,
-    planned: Plan,
-    weight: Tensor,
-    bias: Tensor | None,
-    convolve: Convolve,
-    *,
-    kernel_axis: int = 0,
-) -> Tensor:
-    """The packed output: Σ over the streams h that each pair may read of (gate_h · F_h) * M.
+    streams: Streams, planned: Plan, weight: Tensor, bias: Tensor | None, convolve: Convolve, *, kernel_axis: int = 0
+) -> list[Tensor]:
+    """Each output stream: Σ over the streams h that its group may read of (gate_h · F_h) * M.
 
     weight: kernels × channels × …, or channels × kernels × … with kernel_axis 1 (transposed convolution).
     """
-    channel_axis = 1 - kernel_axis
-    gate = streams.gate
-    per_example = gate is not None and gate.shape[0] > 1
-    packed = streams.read() if per_example else streams.packed
-    pieces: list[list[Tensor]] = [[] for _ in planned.target.segments]
-    for source in planned.sources:
-        kernels = source.rows.take(source.channels.take(weight, channel_axis), kernel_axis)
-        if gate is not None and not per_example:
-            # A gate for the whole batch scales the weights, which are fewer than the features.
-            shape = [1] * weight.ndim
-            shape[channel_axis] = -1
-            kernels = kernels * _slices(gate, source.segments).reshape(shape)
-        own_bias = source.rows.take(bias, 0) if bias is not None and source.adds_bias else None
-        features = convolve(_slices(packed, source.segments), kernels, own_bias)
-        for n, rows in source.targets.items():
-            pieces[n].append(rows.take(features, 1))
-    if not all(pieces):
-        _fill_with_nothing(pieces, planned, packed, weight, convolve, kernel_axis)
-    summed = [_sum(parts) for parts in pieces]
-    result = summed[0] if len(summed) == 1 else torch.cat(summed, 1)
-    if bias is not None and planned.bias_apart:
-        result = result + bias[planned.target.index(bias.device)[1]].reshape(-1, *[1] * (result.ndim - 2))
-    return result
+    results: list[Tensor | None] = [None] * len(planned.target.groups)
+    for product in planned.products:
+        kernels = product.kernels.take(product.channels.take(weight, 1 - kernel_axis), kernel_axis)
+        features, kernels = _gated(streams, product.streams, kernels, 1 - kernel_axis)
+        own_bias = product.kernels.take(bias, 0) if bias is not None and product.adds_bias else None
+        convolved = convolve(features, kernels, own_bias)
+        taken = convolved.split(product.split, 1) if product.split else None
+        for place, (target, rows) in enumerate(product.targets.items()):
+            part = taken[place] if taken else rows.take(convolved, 1)
+            so_far = results[target]
+            results[target] = part if so_far is None else so_far + part
+    filled = _fill_with_nothing(results, planned, streams, weight, convolve)
+    if bias is None or not planned.bias_apart:
+        return filled
+    runs = planned.target.kernels
+    return [part + over_space(run.take(bias, 0)[None], part) for part, run in zip(filled, runs, strict=True)]
 
 
-def _slices(packed: Tensor, segments: tuple[Segment, ...]) -> Tensor:
-    if len(segments) == 1:
-        segment = segments[0]
-        return packed if segment.size == packed.shape[1] else packed.narrow(1, segment.start, segment.size)
-    return torch.cat([packed.narrow(1, segment.start, segment.size) for segment in segments], 1)
+def _gated(streams: Streams, chosen: tuple[int, ...], kernels: Tensor, channel_axis: int) -> tuple[Tensor, Tensor]:
+    """Some streams side by side, and the kernels that read them, with the gates on the smaller of the two."""
+    if streams.gates is None:
+        return _side_by_side([streams.parts[s] for s in chosen]), kernels
+    if streams.gates[0].shape[0] > 1:
+        return _side_by_side([streams.read(s) for s in chosen]), kernels
+    # A gate for the whole batch scales the kernels, which are fewer numbers than the features.
+    shape = [1] * kernels.ndim
+    shape[channel_axis] = -1
+    gate = _side_by_side([streams.gates[s] for s in chosen])
+    return _side_by_side([streams.parts[s] for s in chosen]), kernels * gate.reshape(shape)
 
 
-def _sum(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 def _fill_with_nothing(
-    pieces: list[list[Tensor]], planned: Plan, packed: Tensor, weight: Tensor, convolve: Convolve, kernel_axis: int
-) -> None:
+    results: list[Tensor | None], planned: Plan, streams: Streams, weight: Tensor, convolve: Convolve
+) -> list[Tensor]:
     """Kernels whose group has nothing to read give 0 before the bias."""
-    blank = packed.new_zeros(packed.shape[0], 1, *packed.shape[2:])
-    kernel = weight.new_zeros([1, 1, *weight.shape[2:]])
-    zero = convolve(blank, kernel, None)
-    for parts, segment in zip(pieces, planned.target.segments, strict=True):
-        if not parts:
-            parts.append(zero.expand(-1, segment.size, *[-1] * (zero.ndim - 2)))
+    filled = []
+    for n, result in enumerate(results):
+        if result is None:
+            like = streams.parts[0]
+            blank = like.new_zeros(like.shape[0], 1, *like.shape[2:])
+            zero = convolve(blank, weight.new_zeros([1, 1, *weight.shape[2:]]), None)
+            result = zero.expand(-1, planned.target.kernels[n].size, *[-1] * (zero.ndim - 2)).contiguous()
+        filled.append(result)
+    return filled

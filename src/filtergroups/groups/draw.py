@@ -10,6 +10,8 @@ from filtergroups.groups.assignment import Assignment, Estimator, TiedRows
 from filtergroups.groups.routing import Family
 from filtergroups.groups.streams import Layout, Streams
 
+Gates = tuple[Tensor, ...] | None
+
 # Where nearly every gate is open, leaving out the rest costs more than computing it.
 NEARLY_ALL = 0.9
 
@@ -22,21 +24,14 @@ def every_pair(width: int, groups: int) -> Layout:
 
 @lru_cache(maxsize=256)
 def one_pair_each(groups_of_kernels: tuple[int, ...]) -> Layout:
-    """Fixed one-hot gates: each kernel in its own stream only, channels sorted by group."""
+    """Fixed one-hot gates: each kernel in its own stream only, channels """
     groups = torch.tensor(groups_of_kernels)
     return Layout.of(len(groups), [(int(g), (groups == g).nonzero().flatten()) for g in groups.unique()])
 
 
-def kept_pairs(kept: Tensor, strongest: Tensor) -> Layout:
-    """Only what the gates keep (G × K): each kernel in its strongest group first, then its further groups.
-
-    In this order a convolution that computes every kernel once writes most pairs where they belong.
-    """
-    groups, kernels = kept.shape
-    leading = torch.zeros_like(kept).scatter(0, strongest.unsqueeze(0), True)
-    parts = [(g, leading[g].nonzero().flatten()) for g in range(groups)]
-    parts += [(g, (kept[g] & ~leading[g]).nonzero().flatten()) for g in range(groups)]
-    return Layout.of(kernels, parts)
+def kept_pairs(kept: Tensor) -> Layout:
+    """Only what the gates keep (G × K)."""
+    return Layout.of(kept.shape[1], [(group, row.nonzero().flatten()) for group, row in enumerate(kept)])
 
 
 class Draw:
@@ -44,7 +39,7 @@ class Draw:
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self._kept: dict[Assignment | TiedRows, tuple[Layout, Tensor | None]] = {}
+        self._kept: dict[Assignment | TiedRows, tuple[Layout, Gates]] = {}
 
     @staticmethod
     def at_mode(family: Family, assignments: Iterable[Assignment | TiedRows]) -> "Draw":
@@ -81,8 +76,8 @@ class Draw:
             draw._kept[assignment] = _laid_out(gate, strength, threshold)
         return draw
 
-    def kept(self, assignment: Assignment | TiedRows) -> tuple[Layout, Tensor | None]:
-        """The pairs to compute for a layer, and their gates ([batch or 1] × N; None means 1)."""
+    def kept(self, assignment: Assignment | TiedRows) -> tuple[Layout, Gates]:
+        """The pairs to compute for a layer, and each stream's gates ([batch or 1] × kernels; None means 1)."""
         return self._kept[assignment]
 
     def image_layout(self, channels: int) -> Layout:
@@ -106,11 +101,11 @@ def _strengths(gates: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
     return [part.view_as(s) for part, s in zip(flat.split([s.numel() for s in strengths]), strengths, strict=True)]
 
 
-def _laid_out(gate: Tensor, strength: Tensor, threshold: float) -> tuple[Layout, Tensor]:
+def _laid_out(gate: Tensor, strength: Tensor, threshold: float) -> tuple[Layout, Gates]:
     groups, kernels = strength.shape
     kept = strength > threshold
     if kept.sum() >= NEARLY_ALL * kept.numel():
-        return every_pair(kernels, groups), gate.flatten(1)
-    layout = kept_pairs(kept, strength.argmax(0))
-    of_group, of_kernel = layout.index(gate.device)
-    return layout, gate.flatten(1).index_select(1, of_group * kernels + of_kernel)
+        return every_pair(kernels, groups), gate.unbind(1)
+    layout = kept_pairs(kept)
+    of_group = gate.unbind(1)
+    return layout, tuple(run.take(of_group[g], 1) for g, run in zip(layout.groups, layout.kernels, strict=True))

@@ -20,7 +20,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from filtergroups.groups.assignment import Assignment, TiedRows
 from filtergroups.groups.convolution import Plan, convolve_streams, plan
 from filtergroups.groups.routing import Family
-from filtergroups.groups.streams import Layout, Streams
+from filtergroups.groups.streams import Layout, Run, Streams
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -75,18 +75,17 @@ class GroupedConv(nn.Module):
     def forward(self, streams: Streams) -> Streams:
         check_streams(streams, self.channels, self.spatial_dims, self.name)
         streams = streams.settled()
-        pairs, gate = streams.draw.kept(self.assignment)
+        pairs, gates = streams.draw.kept(self.assignment)
         if self.merge is not None:
-            streams = self.merge.for_groups(streams, pairs.present)
+            streams = self.merge.for_groups(streams, pairs.groups)
         if self.space_padding:
-            streams = streams.like(F.pad(streams.packed, self.space_padding, mode=self.padding_mode))
-        device = streams.packed.device
-        if self._plan is None or not self._plan.fits(streams.pairs, pairs, device):
-            self._plan = plan(streams.family, streams.pairs, pairs, device)
-        packed = convolve_streams(
+            streams = streams.each(lambda part: F.pad(part, self.space_padding, mode=self.padding_mode))
+        if self._plan is None or not self._plan.fits(streams.pairs, pairs):
+            self._plan = plan(streams.family, streams.pairs, pairs)
+        parts = convolve_streams(
             streams, self._plan, self.weight, self.bias, self.convolve, kernel_axis=1 if self.transposed else 0
         )
-        return Streams(packed, pairs, gate, streams.draw, self.stitch)
+        return Streams(parts, pairs, gates, streams.draw, self.stitch)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plan": None}
@@ -100,7 +99,7 @@ def check_streams(streams: Streams, channels: int, spatial_dims: int, name: str)
         raise TypeError(
             f"layer '{name}' of a grouped network reads streams, found {type(streams).__name__}; call the network itself"
         )
-    if streams.pairs.width != channels or streams.packed.ndim != 2 + spatial_dims:
+    if streams.pairs.width != channels or streams.axes != 2 + spatial_dims:
         raise ValueError(
             f"layer '{name}' reads batch × {channels} channels with {spatial_dims} spatial axes, "
             f"found shape {tuple(streams.shape)}"
@@ -122,12 +121,12 @@ class DepthwiseConv(nn.Module):
         self.convolve: Any = partial((TRANSPOSED if self.transposed else CONVOLUTIONS)[spatial_dims], **where)
 
     def forward(self, streams: Streams) -> Streams:
-        pairs = streams.pairs
-        weight, bias = self.weight, self.bias
-        if not pairs.is_plain:
-            kernels = pairs.index(weight.device)[1]
-            weight, bias = weight[kernels], None if bias is None else bias[kernels]
-        return streams.like(self.convolve(streams.packed, weight, bias, groups=pairs.count))
+        return streams.like(map(self._of_stream, streams.parts, streams.pairs.kernels))
+
+    def _of_stream(self, part: Tensor, kernels: Run) -> Tensor:
+        bias = None if self.bias is None else kernels.take(self.bias, 0)
+        convolved: Tensor = self.convolve(part, kernels.take(self.weight, 0), bias, groups=kernels.size)
+        return convolved
 
 
 class PerStream(nn.Module):
@@ -143,22 +142,15 @@ class PerStream(nn.Module):
 
     def forward(self, streams: Streams) -> Streams:
         streams = streams.settled()
-        present = streams.pairs.present
-        results = [self.streams[group % len(self.streams)](streams.dense([group])) for group in present]
-        width = results[0].shape[1]
-        origins = None if streams.pairs.origins is None else torch.full((width * len(present),), -1)
-        pairs = Layout.whole(width, present, mixed=True, origins=origins)
-        return Streams(torch.cat(results, 1), pairs, self._alive(streams, width), streams.draw)
-
-    @staticmethod
-    def _alive(streams: Streams, width: int) -> Tensor | None:
-        if streams.gate is None:
-            return None
-        of_group = streams.pairs.index(streams.gate.device)[0]
-        alive = [
-            (streams.gate[:, of_group == group].detach() > 0).any(1, keepdim=True) for group in streams.pairs.present
-        ]
-        return torch.cat([one.expand(-1, width) for one in alive], 1).to(streams.gate.dtype)
+        groups = streams.pairs.groups
+        parts = [self.streams[group % len(self.streams)](streams.dense([group])) for group in groups]
+        width = parts[0].shape[1]
+        origins = streams.pairs.origins and (torch.full((width,), -1),) * len(groups)
+        pairs = Layout.whole(width, groups, mixed=True, origins=origins)
+        alive = streams.gates and tuple(
+            (gate.detach() > 0).any(1, keepdim=True).to(gate.dtype).expand(-1, width) for gate in streams.gates
+        )
+        return Streams(parts, pairs, alive, streams.draw)
 
 
 class ConcatMerge(nn.Module):
@@ -179,7 +171,7 @@ class ConcatMerge(nn.Module):
     def of(self, name: str, streams: Streams) -> Tensor:
         """What one reader reads: batch × width × space."""
         sources = self.readers[name]
-        here = [group for group in sources if group in streams.pairs.present]
+        here = [group for group in sources if group in streams.pairs.groups]
         if len(sources) == 1 or not here:
             return streams.dense(sources)
         width = streams.pairs.width
@@ -193,7 +185,7 @@ class ConcatMerge(nn.Module):
         """Streams in which each of these groups holds all that it may read, so that it reads no other."""
         merged = [self.of(streams.family.names[group], streams) for group in groups]
         pairs = Layout.whole(streams.pairs.width, groups, merged=True)
-        return Streams(torch.cat(merged, 1), pairs, None, streams.draw)
+        return Streams(merged, pairs, None, streams.draw)
 
 
 def group_merge(family: Family, width: int, spatial_dims: int) -> ConcatMerge:

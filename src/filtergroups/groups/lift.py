@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_flatten, tree_map
 
 from filtergroups.groups.assignment import Assignment, TiedRows, one_hot
-from filtergroups.groups.draw import Draw
+from filtergroups.groups.draw import Draw, Gates
 from filtergroups.groups.layer import DepthwiseConv, GroupedConv, PerStream, group_merge
 from filtergroups.groups.norms import GroupedGroupNorm, GroupedNorm, GroupedPReLU
 from filtergroups.groups.operations import REMEDY
@@ -75,6 +75,8 @@ def lift_backbone(
     if merge == "concat":
         for layer, width in survey.mixed_reads.items():
             layer.merge = group_merge(family, width, layer.spatial_dims).to(image.device, image.dtype)
+    for activation, owned in survey.owned.items():
+        activation.owns_input = owned
     lifted.train(backbone.training)
     return Lifted(lifted, list(survey.layers), features, image.shape[1], image.ndim - 2)
 
@@ -250,6 +252,8 @@ class _Survey(Draw):
         self.mixed_reads: dict[GroupedConv, int] = {}
         self.count = 0
         self.sums: list[tuple[Tensor, Tensor]] = []
+        self.normalised: Streams | None = None  # the latest result of a norm
+        self.owned: dict[GroupedPReLU, bool] = {}  # does it read a norm's result that nobody else reads?
 
     def visited(self, layer: GroupedConv, streams: Streams) -> None:
         if layer not in self.layers:
@@ -259,18 +263,18 @@ class _Survey(Draw):
             self.mixed_reads[layer] = streams.pairs.width
         self.current = layer
 
-    def kept(self, assignment: Assignment | TiedRows) -> tuple[Layout, Tensor | None]:
+    def kept(self, assignment: Assignment | TiedRows) -> tuple[Layout, Gates]:
         kernels = assignment.kernels
         first = self.layers[self.current]
-        return Layout.whole(kernels, [self.family.full], origins=torch.arange(first, first + kernels)), None
+        return Layout.whole(kernels, [self.family.full], origins=(torch.arange(first, first + kernels),)), None
 
     def joined(self, left: Streams, right: Streams) -> None:
         """Note the kernels that meet in a channel."""
         identities = []
         for streams in (left, right):
             of_channel = torch.full((streams.pairs.width,), -1)
-            if streams.pairs.origins is not None:
-                of_channel[streams.pairs.kernels] = streams.pairs.origins
+            for run, origins in zip(streams.pairs.kernels, streams.pairs.origins or (), strict=False):
+                of_channel[run.indices()] = origins
             identities.append(of_channel)
         if len(identities[0]) == len(identities[1]):
             both = (identities[0] >= 0) & (identities[1] >= 0)
@@ -318,15 +322,13 @@ def _located(error: Exception, stack: list[nn.Module], names: dict[nn.Module, st
 
 
 def _run_plain_streams(lifted: nn.Module, image: Tensor, survey: _Survey) -> Any:
-    origins = torch.full((image.shape[1],), -1)
-
     class _Entered(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner = lifted
 
         def forward(self, x: Tensor) -> Any:
-            return self.inner(Streams.of_image(x, survey, origins))
+            return self.inner(Streams.of_image(x, survey))
 
     return _run_plain(_Entered(), image)
 
@@ -334,12 +336,18 @@ def _run_plain_streams(lifted: nn.Module, image: Tensor, survey: _Survey) -> Any
 @contextmanager
 def _hooks(lifted: nn.Module, stack: list[nn.Module], survey: _Survey) -> Iterator[None]:
     def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if isinstance(module, GroupedPReLU):
+            # A Sequential hands a norm's result to the next module and to nobody else.
+            alone = isinstance(stack[-1], nn.Sequential) and type(stack[-1]).forward is nn.Sequential.forward
+            survey.owned[module] = survey.owned.get(module, True) and alone and args[0] is survey.normalised
         stack.append(module)
         if isinstance(module, GroupedConv) and args and isinstance(args[0], Streams):
             survey.visited(module, args[0])
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         stack.pop()
+        if isinstance(module, GroupedNorm):
+            survey.normalised = output
 
     handles = []
     for module in lifted.modules():

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from filtergroups.groups.operations import gate_or_ones
-from filtergroups.groups.streams import Streams
+from filtergroups.groups.streams import Run, Streams
 
 
 def _for_groups(tensor: Tensor | None, groups: int) -> Tensor | None:
@@ -43,29 +43,32 @@ class GroupedNorm(nn.Module):
         self.batch_statistics = False  # at evaluation: normalise by the batch, as the paper does, not by running ones
 
     def forward(self, streams: Streams) -> Streams:
-        at = None if streams.pairs.is_plain else streams.pairs.index(streams.packed.device)
-        group = streams.pairs.segments[0].group
+        momentum = self._momentum() if self.training and self.running_mean is not None else 0.0
+        pairs = streams.pairs
+        parts = [
+            self._of_stream(part, group, run, momentum)
+            for part, group, run in zip(streams.parts, pairs.groups, pairs.kernels, strict=True)
+        ]
+        return streams.like(parts)
 
-        def here(tensor: Tensor | None) -> Tensor | None:
-            if tensor is None:
-                return None
-            return tensor[group] if at is None else tensor[at]
-
-        mean, var = here(self.running_mean), here(self.running_var)
+    def _of_stream(self, part: Tensor, group: int, channels: Run, momentum: float) -> Tensor:
+        weight, bias, mean, var = (
+            None if tensor is None else channels.take(tensor[group], 0)
+            for tensor in (self.weight, self.bias, self.running_mean, self.running_var)
+        )
         by_batch = self.training or mean is None or self.batch_statistics
         tracking = self.training and mean is not None
         if by_batch and not tracking:
             mean = var = None
-        momentum = self._momentum() if tracking else 0.0
         normalise: Any = F.instance_norm if self.per_example else F.batch_norm
-        packed = normalise(
-            streams.packed, mean, var, here(self.weight), here(self.bias), by_batch, momentum, self.eps
-        )
-        if tracking and at is not None:
-            assert self.running_mean is not None and self.running_var is not None
-            # Indexing made copies, which the call updated; only the pairs that were computed move.
-            self.running_mean[at], self.running_var[at] = cast(Tensor, mean), cast(Tensor, var)
-        return streams.like(packed)
+        normalised: Tensor = normalise(part, mean, var, weight, bias, by_batch, momentum, self.eps)
+        if tracking and channels.index is not None:
+            # An index makes copies, which the call has updated; only the channels that were computed move. By .data, as
+            # torch's own update is no change to autograd either: in training no gradient goes through these.
+            index = channels.index.to(part.device)
+            for running, updated in ((self.running_mean, mean), (self.running_var, var)):
+                cast(Tensor, running).data[group].index_copy_(0, index, cast(Tensor, updated))
+        return normalised
 
     def _momentum(self) -> float:
         assert self.num_batches_tracked is not None
@@ -89,22 +92,24 @@ class GroupedGroupNorm(nn.Module):
         self.bias = _parameter(_for_groups(module.bias, groups))
 
     def forward(self, streams: Streams) -> Streams:
-        pairs, packed = streams.pairs, streams.packed
-        of_stream, of_channel = pairs.index(packed.device)
-        weight = None if self.weight is None else self.weight[of_stream, of_channel]
-        bias = None if self.bias is None else self.bias[of_stream, of_channel]
-        if pairs.is_plain and streams.gate is None:
-            return streams.like(F.group_norm(packed, self.channel_groups, weight, bias, self.eps))
-        bucket = of_stream * self.channel_groups + of_channel // (self.channels // self.channel_groups)
-        gate = gate_or_ones(streams).expand(packed.shape[0], -1)
-        buckets = (int(pairs.groups.max()) + 1) * self.channel_groups
+        return streams.like(map(self._of_stream, [streams] * len(streams.parts), range(len(streams.parts))))
+
+    def _of_stream(self, streams: Streams, n: int) -> Tensor:
+        part, group, channels = streams.parts[n], streams.pairs.groups[n], streams.pairs.kernels[n]
+        weight, bias = (
+            None if tensor is None else channels.take(tensor[group], 0) for tensor in (self.weight, self.bias)
+        )
+        if streams.gates is None and streams.pairs.holds_all(n):
+            return F.group_norm(part, self.channel_groups, weight, bias, self.eps)
+        bucket = (channels.indices() // (self.channels // self.channel_groups)).to(part.device)
+        gate = streams.gate(n).expand(part.shape[0], -1)
 
         def over_bucket(of_channels: Tensor) -> Tensor:
-            """Σ over a bucket's channels, given back to each of them: batch × N."""
-            total = of_channels.new_zeros(of_channels.shape[0], buckets).index_add(1, bucket, of_channels)
+            """Σ over a bucket's channels, given back to each of them: batch × channels."""
+            total = of_channels.new_zeros(of_channels.shape[0], self.channel_groups).index_add(1, bucket, of_channels)
             return total.index_select(1, bucket)
 
-        flat = packed.flatten(2)
+        flat = part.flatten(2)
         total = over_bucket(gate).clamp_min(torch.finfo(gate.dtype).tiny)
         mean = over_bucket(gate * flat.mean(2)) / total
         var = over_bucket(gate * (flat - mean.unsqueeze(2)).square().mean(2)) / total
@@ -112,8 +117,7 @@ class GroupedGroupNorm(nn.Module):
         if weight is not None:
             scale = scale * weight
         shift = -mean * scale if bias is None else bias - mean * scale
-        normalised = flat * scale.unsqueeze(2) + shift.unsqueeze(2)
-        return streams.like(normalised.reshape(packed.shape))
+        return (flat * scale.unsqueeze(2) + shift.unsqueeze(2)).reshape(part.shape)
 
 
 class GroupedPReLU(nn.Module):
@@ -122,11 +126,53 @@ class GroupedPReLU(nn.Module):
     def __init__(self, module: nn.PReLU, groups: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(cast(Tensor, _for_groups(module.weight, groups)))
+        self.owns_input = False  # nobody else holds what it reads, so it may write there
 
     def forward(self, streams: Streams) -> Streams:
         pairs = streams.pairs
-        if pairs.is_plain:
-            return streams.like(F.prelu(streams.packed, self.weight[pairs.segments[0].group]))
-        of_stream, of_channel = pairs.index(streams.packed.device)
-        slopes = self.weight[of_stream, of_channel if self.weight.shape[1] > 1 else 0]
-        return streams.like(F.prelu(streams.packed, slopes))
+        if self.weight.shape[1] == 1:
+            slopes = (self.weight[group] for group in pairs.groups)
+            return streams.like(one_slope(part, s, self.owns_input) for part, s in zip(streams.parts, slopes, strict=True))
+        slopes = (run.take(self.weight[g], 0) for g, run in zip(pairs.groups, pairs.kernels, strict=True))
+        return streams.like(map(F.prelu, streams.parts, slopes))
+
+
+def one_slope(features: Tensor, slope: Tensor, in_place: bool = False) -> Tensor:
+    """PReLU with one slope for all channels."""
+    if features.is_cpu and not torch.compiler.is_compiling():
+        result: Tensor = _OneSlope.apply(features, slope, in_place)
+        return result
+    return F.prelu(features, slope)
+
+
+class _OneSlope(torch.autograd.Function):
+    """PReLU in half the time and memory.
+
+    torch's own makes the slope's gradient for every element before it sums them. A result in place of the features tells where
+    they were negative as long as the slope is positive.
+    """
+
+    SMALLEST = 1e-3  # below this slope the features cannot be had back from the result with enough digits
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, slope: Tensor, in_place: bool) -> Tensor:
+        ctx.slope = float(slope)
+        ctx.in_place = in_place and ctx.slope > _OneSlope.SMALLEST
+        if ctx.in_place:
+            result = F.leaky_relu_(features, ctx.slope)
+            ctx.mark_dirty(features)
+            ctx.save_for_backward(result)
+            return result
+        ctx.save_for_backward(features)
+        return F.leaky_relu(features, ctx.slope)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        (saved,) = ctx.saved_tensors
+        buffer = saved.clamp_max(0).mul_(gradient)
+        of_slope = buffer.sum() / (ctx.slope if ctx.in_place else 1.0)
+        of_features = torch.ops.aten.leaky_relu_backward.grad_input(
+            gradient, saved, ctx.slope, ctx.in_place, grad_input=buffer
+        )
+        return of_features, of_slope.reshape(1), None

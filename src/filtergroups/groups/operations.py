@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from filtergroups.groups.streams import CannotLift, Layout, Streams
+from filtergroups.groups.streams import CannotLift, Layout, Run, Streams, over_space, spread
 
 REMEDY = "name the module that holds it in lift(..., per_stream=[...]) to run a copy of it on each stream"
 
-# Each output channel depends on the same input channel only, so these run once on the packed tensor.
+# Each output channel depends on the same input channel only, so these run on each stream as they are.
 CHANNELWISE = frozenset(
     """
     relu relu_ relu6 leaky_relu leaky_relu_ rrelu rrelu_ elu elu_ selu selu_ celu celu_ gelu silu silu_ mish mish_
@@ -44,6 +46,13 @@ CONVOLUTIONS = frozenset(
 NORMALISATIONS = frozenset("batch_norm group_norm layer_norm instance_norm local_response_norm normalize".split())
 
 
+OUT_OF_PLACE: dict[str, Callable[..., Any]] = {
+    name: next(getattr(home, name[:-1]) for home in (torch.Tensor, F, torch) if hasattr(home, name[:-1]))
+    for name in CHANNELWISE
+    if name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+}
+
+
 def run(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Carry one torch function out on streams."""
     name = getattr(func, "__name__", str(func))
@@ -52,7 +61,7 @@ def run(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -
         if attribute in ATTRIBUTES:
             return func(*args, **kwargs)
         if attribute == "data":
-            return args[0].like(args[0].packed.detach())
+            return args[0].each(torch.Tensor.detach)
         raise CannotLift(f"streams have no attribute '{attribute}'; {REMEDY}")
     if name in QUERIES:
         return func(*args, **kwargs)
@@ -73,33 +82,42 @@ def channelwise(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
     for other in values:
         if isinstance(other, Streams) and other.pairs is not streams.pairs:
             raise CannotLift(f"torch's function '{func.__name__}' combines features of different layers; {REMEDY}")
-    result = func(*map(_packed, args), **{key: _packed(value) for key, value in kwargs.items()})
-    if isinstance(result, tuple):
-        return tuple(streams.like(part) for part in result)
-    return streams.like(result)
+    # Streams may share memory with each other, so "in place" changes the container and never a tensor.
+    in_place = kwargs.get("inplace", False) or func.__name__ in OUT_OF_PLACE
+    func = OUT_OF_PLACE.get(func.__name__, func)
+    results = []
+    for n in range(len(streams.parts)):
+        named = {key: _part(value, n) for key, value in kwargs.items()}
+        if "inplace" in named:
+            named["inplace"] = False
+        results.append(func(*(_part(value, n) for value in args), **named))
+    if isinstance(results[0], tuple):
+        return tuple(streams.like(parts) for parts in zip(*results, strict=True))
+    if not in_place:
+        return streams.like(results)
+    streams.parts = tuple(results)
+    return streams
 
 
-def _packed(value: Any) -> Any:
-    return value.packed if isinstance(value, Streams) else value
+def _part(value: Any, n: int) -> Any:
+    return value.parts[n] if isinstance(value, Streams) else value
 
 
 def reduction(func: Callable[..., Any], streams: Streams, dim: Any = None, *args: Any, **kwargs: Any) -> Streams:
     """Reduce over space, never over the batch or the channels."""
-    dim = kwargs.pop("axis", dim)
-    dims = _spatial_dims(func, streams, dim)
-    return streams.like(func(streams.packed, dims, *args, **kwargs))
+    dims = _spatial_dims(func, streams, kwargs.pop("axis", dim))
+    return streams.each(lambda part: func(part, dims, *args, **kwargs))
 
 
 def along_space(func: Callable[..., Any], streams: Streams, *args: Any, **kwargs: Any) -> Streams:
     """Functions with a dimension argument that keep the shape."""
-    dim = kwargs.get("dim", kwargs.get("dims", args[-1] if args else None))
-    _spatial_dims(func, streams, dim)
-    return streams.like(func(streams.packed, *args, **kwargs))
+    _spatial_dims(func, streams, kwargs.get("dim", kwargs.get("dims", args[-1] if args else None)))
+    return streams.each(lambda part: func(part, *args, **kwargs))
 
 
 def _spatial_dims(func: Callable[..., Any], streams: Streams, dim: Any) -> tuple[int, ...]:
     given = (dim,) if isinstance(dim, int) else tuple(dim or ())
-    dims = tuple(d % streams.packed.ndim for d in given)
+    dims = tuple(d % streams.axes for d in given)
     if not dims or 0 in dims or 1 in dims:
         raise CannotLift(f"'{func.__name__}' runs over the batch or the channels, which mixes groups; {REMEDY}")
     return dims
@@ -113,7 +131,7 @@ def view(func: Callable[..., Any], streams: Streams, *shape: Any) -> Streams:
     positions = math.prod(space)
     wanted = _resolve(tuple(int(size) for size in shape), batch * width * positions)
     if wanted[:2] == (batch, width) and math.prod(wanted[2:]) == positions:
-        return streams.like(streams.packed.reshape(batch, streams.pairs.count, *wanted[2:]))
+        return streams.each(lambda part: part.reshape(batch, part.shape[1], *wanted[2:]))
     if wanted == (batch, width * positions):
         return _units(streams)
     raise CannotLift(
@@ -127,109 +145,113 @@ def _resolve(shape: tuple[int, ...], numel: int) -> tuple[int, ...]:
 
 
 def flatten(func: Callable[..., Any], streams: Streams, start_dim: int = 0, end_dim: int = -1) -> Streams:
-    ndim = streams.packed.ndim
-    start, end = start_dim % ndim, end_dim % ndim
+    start, end = start_dim % streams.axes, end_dim % streams.axes
     if start > 1 or start == end:
-        return streams.like(streams.packed.flatten(start, end))
-    if start == 1 and end == ndim - 1:
+        return streams.each(lambda part: part.flatten(start, end))
+    if start == 1 and end == streams.axes - 1:
         return _units(streams)
     raise CannotLift(f"flatten({start_dim}, {end_dim}) joins batch or channels with other axes; use flatten(1), or {REMEDY}")
 
 
 def _units(streams: Streams) -> Streams:
     """Take space into the channel axis: a unit is a channel at one position."""
-    positions = math.prod(streams.packed.shape[2:])
+    positions = math.prod(streams.parts[0].shape[2:])
     if positions == 1:
-        return streams.like(streams.packed.flatten(1))
+        return streams.each(lambda part: part.flatten(1))
     streams = streams.settled()
-    pairs = streams.pairs
     at = torch.arange(positions)
-    parts = [(group, (kernels[:, None] * positions + at).flatten()) for group, kernels in pairs.parts()]
-    origins = None if pairs.origins is None else pairs.origins.repeat_interleave(positions)
-    units = Layout.of(pairs.width * positions, parts, mixed=pairs.mixed, origins=origins)
-    gate = None if streams.gate is None else streams.gate.repeat_interleave(positions, dim=1)
-    return Streams(streams.packed.flatten(1), units, gate, streams.draw)
+    units = _relaid(
+        streams.pairs,
+        streams.pairs.width * positions,
+        lambda kernels: (kernels[:, None] * positions + at).flatten(),
+        lambda origins: origins.repeat_interleave(positions),
+    )
+    gates = streams.gates and tuple(gate.repeat_interleave(positions, dim=1) for gate in streams.gates)
+    return Streams([part.flatten(1) for part in streams.parts], units, gates, streams.draw)
+
+
+def _relaid(
+    pairs: Layout,
+    width: int,
+    kernels: Callable[[Tensor], Tensor],
+    origins: Callable[[Tensor], Tensor] = lambda identities: identities,
+) -> Layout:
+    """The same streams with their kernels at other places."""
+    runs = tuple(Run.of(kernels(run.indices())) for run in pairs.kernels)
+    identities = pairs.origins and tuple(map(origins, pairs.origins))
+    return replace(pairs, width=width, kernels=runs, origins=identities)
 
 
 def squeeze(func: Callable[..., Any], streams: Streams, dim: Any = None) -> Streams:
-    if dim is None:
-        dims = tuple(d for d in range(2, streams.packed.ndim) if streams.packed.shape[d] == 1)
-        return streams.like(streams.packed.squeeze(dims))
-    return streams.like(streams.packed.squeeze(_spatial_dims(func, streams, dim)))
+    ones = tuple(d for d in range(2, streams.axes) if streams.parts[0].shape[d] == 1)
+    dims = ones if dim is None else _spatial_dims(func, streams, dim)
+    return streams.each(lambda part: part.squeeze(dims))
 
 
 def unsqueeze(func: Callable[..., Any], streams: Streams, dim: int) -> Streams:
-    if dim % (streams.packed.ndim + 1) < 2:
+    if dim % (streams.axes + 1) < 2:
         raise CannotLift(f"unsqueeze({dim}) moves the channel axis; {REMEDY}")
-    return streams.like(streams.packed.unsqueeze(dim))
+    return streams.each(lambda part: part.unsqueeze(dim))
 
 
 def prelu(func: Callable[..., Any], streams: Streams, weight: Tensor) -> Streams:
-    return streams.like(func(streams.packed, of_channels(weight, 0, streams)))
+    slopes = of_channels(weight, 0, streams)
+    return streams.like(func(part, slope) for part, slope in zip(streams.parts, slopes, strict=True))
 
 
-def of_channels(tensor: Tensor, axis: int, streams: Streams) -> Tensor:
-    """A tensor with one entry a channel of the plain network, laid out as the packed channels are."""
-    if tensor.shape[axis] == 1 or streams.pairs.is_plain:
-        return tensor
-    return tensor.index_select(axis, streams.pairs.index(tensor.device)[1])
+def of_channels(tensor: Tensor, axis: int, streams: Streams) -> list[Tensor]:
+    """A tensor with one entry a channel of the plain network (or one for all), as each stream's channels need it."""
+    if tensor.shape[axis] == 1:
+        return [tensor] * len(streams.parts)
+    return [run.take(tensor, axis) for run in streams.pairs.kernels]
 
 
 def pad(func: Callable[..., Any], streams: Streams, pad: Sequence[int], *args: Any, **kwargs: Any) -> Streams:
     """Padding in space is channel-wise; zero channels before or after only move the channels' indices."""
-    space = 2 * (streams.packed.ndim - 2)
+    space = 2 * (streams.axes - 2)
     amounts = list(pad)
     if not any(amounts[space:]):
-        return streams.like(func(streams.packed, amounts[:space], *args, **kwargs))
+        return streams.each(lambda part: func(part, amounts[:space], *args, **kwargs))
     before, after = amounts[space : space + 2]
     mode = args[0] if args else kwargs.get("mode", "constant")
     value = args[1] if len(args) > 1 else kwargs.get("value")
     if mode != "constant" or value or any(amounts[space + 2 :]) or min(before, after) < 0:
         raise CannotLift(f"channels can be padded with zeros only, found {amounts} with mode '{mode}'; {REMEDY}")
     streams = streams.settled()
-    pairs = streams.pairs
-    moved = Layout.of(
-        pairs.width + before + after,
-        [(group, kernels + before) for group, kernels in pairs.parts()],
-        mixed=pairs.mixed,
-        origins=pairs.origins,
-    )
-    packed = func(streams.packed, amounts[:space]) if any(amounts[:space]) else streams.packed
-    return Streams(packed, moved, streams.gate, streams.draw)
+    pairs = _relaid(streams.pairs, streams.pairs.width + before + after, lambda kernels: kernels + before)
+    parts = [func(part, amounts[:space]) if any(amounts[:space]) else part for part in streams.parts]
+    return Streams(parts, pairs, streams.gates, streams.draw)
 
 
 def cat(func: Callable[..., Any], tensors: Sequence[Any], dim: int = 0, **kwargs: Any) -> Streams:
-    """Channel sets follow each other."""
-    dim = kwargs.get("axis", dim)
+    """Channel sets follow each other, in every stream."""
     first = next(part for part in tensors if isinstance(part, Streams))
-    axis = dim % first.packed.ndim
+    axis = kwargs.get("axis", dim) % first.axes
     if axis != 1:
-        if any(part.pairs is not first.pairs for part in tensors):
+        if any(not isinstance(part, Streams) or part.pairs is not first.pairs for part in tensors):
             raise CannotLift(f"cat over axis {dim} needs features of one layer; {REMEDY}")
-        return first.like(func([part.packed for part in tensors], axis))
-    parts = [
-        part.settled() if isinstance(part, Streams) else Streams.of_image(part, first.draw) for part in tensors
-    ]
-    laid: list[tuple[int, Tensor]] = []
-    width = 0
-    for part in parts:
-        laid += [(group, kernels + width) for group, kernels in part.pairs.parts()]
-        width += part.pairs.width
-    origins = None
-    if any(part.pairs.origins is not None for part in parts):
-        origins = torch.cat([_origins(part.pairs) for part in parts])
-    layout = Layout.of(width, laid, mixed=any(part.pairs.mixed for part in parts), origins=origins)
-    gates = [part.gate for part in parts]
-    gate = None if all(g is None for g in gates) else torch.cat(_same_batch([gate_or_ones(part) for part in parts]), 1)
-    return Streams(torch.cat([part.packed for part in parts], 1), layout, gate, first.draw)
+        return first.like(func(parts, axis) for parts in zip(*(part.parts for part in tensors), strict=True))
+    items = [item.settled() if isinstance(item, Streams) else Streams.of_image(item, first.draw) for item in tensors]
+    surveyed = any(item.pairs.origins for item in items)
+    gated = any(item.gates for item in items)
+    starts = torch.tensor([0, *(item.pairs.width for item in items)]).cumsum(0).tolist()
+    groups = sorted({group for item in items for group in item.pairs.groups})
+    parts, kernels, gates, origins = [], [], [], []
+    for group in groups:
+        places = [(i, item, item.pairs.groups.index(group)) for i, item in enumerate(items) if group in item.pairs.groups]
+        parts.append(torch.cat([item.parts[n] for _, item, n in places], 1))
+        kernels.append((group, torch.cat([item.pairs.kernels[n].indices() + starts[i] for i, item, n in places])))
+        if gated:
+            gates.append(torch.cat(_same_batch([item.gate(n) for _, item, n in places]), 1))
+        if surveyed:
+            origins.append(torch.cat([_origins(item.pairs, n) for _, item, n in places]))
+    mixed = any(item.pairs.mixed for item in items)
+    pairs = Layout.of(starts[-1], kernels, mixed=mixed, origins=tuple(origins) or None)
+    return Streams(parts, pairs, tuple(gates) or None, first.draw)
 
 
-def _origins(pairs: Layout) -> Tensor:
-    return torch.full((pairs.count,), -1) if pairs.origins is None else pairs.origins
-
-
-def gate_or_ones(streams: Streams) -> Tensor:
-    return streams.packed.new_ones(1, streams.pairs.count) if streams.gate is None else streams.gate
+def _origins(pairs: Layout, stream: int) -> Tensor:
+    return torch.full((pairs.kernels[stream].size,), -1) if pairs.origins is None else pairs.origins[stream]
 
 
 def _same_batch(gates: list[Tensor]) -> list[Tensor]:
@@ -241,17 +263,22 @@ def take_channels(streams: Streams, start: int, stop: int) -> Streams:
     """Channels start to stop of the plain network."""
     streams = streams.settled()
     pairs = streams.pairs
-    inside = (pairs.kernels >= start) & (pairs.kernels < stop)
-    chosen = inside.nonzero().flatten()
-    parts = []
-    for segment in pairs.segments:
-        kernels = pairs.kernels[segment.start : segment.stop]
-        parts.append((segment.group, kernels[inside[segment.start : segment.stop]] - start))
-    origins = None if pairs.origins is None else pairs.origins[chosen]
-    layout = Layout.of(stop - start, parts, mixed=pairs.mixed, origins=origins)
-    at = chosen.to(streams.packed.device)
-    gate = None if streams.gate is None else streams.gate[:, at]
-    return Streams(streams.packed.index_select(1, at), layout, gate, streams.draw)
+    parts, kernels, gates, origins = [], [], [], []
+    for n, (group, run) in enumerate(zip(pairs.groups, pairs.kernels, strict=True)):
+        indices = run.indices()
+        inside = ((indices >= start) & (indices < stop)).nonzero().flatten()
+        if len(inside):
+            chosen = Run.of(inside)
+            parts.append(chosen.take(streams.parts[n], 1))
+            kernels.append((group, indices[inside] - start))
+            gates.append(chosen.take(streams.gate(n), 1))
+            origins.append(_origins(pairs, n)[inside])
+    if not parts:  # no stream has these channels: they are 0
+        parts = [streams.parts[0].narrow(1, 0, 1) * 0]
+        kernels = [(pairs.groups[0], torch.tensor([0]))]
+        gates, origins = [streams.gate(0).narrow(1, 0, 1)], [torch.tensor([-1])]
+    layout = Layout.of(stop - start, kernels, mixed=pairs.mixed, origins=tuple(origins) if pairs.origins else None)
+    return Streams(parts, layout, tuple(gates) if streams.gates else None, streams.draw)
 
 
 def chunk(func: Callable[..., Any], streams: Streams, chunks: int, dim: int = 0) -> tuple[Streams, ...]:
@@ -259,9 +286,10 @@ def chunk(func: Callable[..., Any], streams: Streams, chunks: int, dim: int = 0)
 
 
 def split(func: Callable[..., Any], streams: Streams, sizes: Any, dim: int = 0) -> tuple[Streams, ...]:
-    axis = dim % streams.packed.ndim
+    axis = dim % streams.axes
     if axis != 1:
-        return tuple(streams.like(part) for part in streams.packed.split(sizes, axis))
+        pieces = zip(*(part.split(sizes, axis) for part in streams.parts), strict=True)
+        return tuple(streams.like(parts) for parts in pieces)
     width = streams.pairs.width
     if isinstance(sizes, int):
         sizes = [min(sizes, width - start) for start in range(0, width, sizes)]
@@ -272,24 +300,23 @@ def split(func: Callable[..., Any], streams: Streams, sizes: Any, dim: int = 0) 
 def getitem(func: Callable[..., Any], streams: Streams, index: Any) -> Streams:
     """Slices; a slice of the channel axis takes those channels."""
     index = index if isinstance(index, tuple) else (index,)
-    if Ellipsis in index:
-        at = index.index(Ellipsis)
-        index = index[:at] + (slice(None),) * (streams.packed.ndim - len(index) + 1) + index[at + 1 :]
-    of_channel = index[1] if len(index) > 1 else slice(None)
+    if any(part is Ellipsis for part in index):
+        at = next(n for n, part in enumerate(index) if part is Ellipsis)
+        index = index[:at] + (slice(None),) * (streams.axes - len(index) + 1) + index[at + 1 :]
     if not all(isinstance(part, slice) for part in index[:2]):
         raise CannotLift(f"an index {index} takes the batch or channel axis apart; use slices, or {REMEDY}")
-    start, stop, step = of_channel.indices(streams.pairs.width)
-    if step != 1:
-        raise CannotLift(f"channels are sliced with step 1, found {step}; {REMEDY}")
+    start, stop, step = (index[1] if len(index) > 1 else slice(None)).indices(streams.pairs.width)
+    if step != 1 or stop <= start:
+        raise CannotLift(f"channels are sliced as start:stop, found {index[1]}; {REMEDY}")
     if (start, stop) != (0, streams.pairs.width):
-        streams = take_channels(streams, start, max(start, stop))
-    return streams.like(streams.packed[(index[0], slice(None), *index[2:])])
+        streams = take_channels(streams, start, stop)
+    return streams.each(lambda part: part[(index[0], slice(None), *index[2:])])
 
 
 def _scaled(value: Any, factor: Any) -> Any:
     if factor == 1:
         return value
-    return value.like(value.packed * factor) if isinstance(value, Streams) else value * factor
+    return value.each(lambda part: part * factor) if isinstance(value, Streams) else value * factor
 
 
 def addition(func: Callable[..., Any], left: Any, right: Any, *, alpha: Any = 1) -> Streams:
@@ -315,105 +342,91 @@ def division(func: Callable[..., Any], left: Any, right: Any) -> Streams:
 
 
 def in_place(rule: Callable[..., Streams]) -> Callable[..., Streams]:
-    """`a += b` where both have the same pairs changes a itself, as user code may hold another name of it."""
+    """`a += b` changes a itself, as user code may hold another name of it."""
 
     def run_in_place(func: Callable[..., Any], left: Streams, right: Any, **kwargs: Any) -> Streams:
         result = rule(func, left, right, **kwargs)
-        if result.pairs is left.pairs and result.packed.shape == left.packed.shape:
-            left.packed, left.gate = result.packed, result.gate
-            return left
-        if func.__name__.startswith("__i"):
-            return result
-        raise CannotLift(f"'{func.__name__}' between features of different layers cannot be in place; write a + b")
+        if not isinstance(left, Streams) or result.parts[0].shape[2:] != left.parts[0].shape[2:]:
+            raise CannotLift(f"'{func.__name__}' would change the shape of a tensor in place; write a + b")
+        left.__dict__.update(result.__dict__)
+        return left
 
     return run_in_place
 
 
-def combine(left: Any, right: Any, operation: Callable[[Tensor, Tensor], Tensor]) -> Streams:
+def combine(left: Any, right: Any, operation: Callable[[Any, Any], Tensor]) -> Streams:
     """Elementwise arithmetic of streams with streams, tensors or numbers."""
     if not isinstance(left, Streams):
-        return right.like(operation(_beside(left, right), right.packed))  # type: ignore[no-any-return]
+        beside = _beside(left, right)
+        return right.like(operation(a, b) for a, b in zip(beside, right.parts, strict=True))  # type: ignore[no-any-return]
     if not isinstance(right, Streams):
-        return left.like(operation(left.packed, _beside(right, left)))
+        return left.like(operation(a, b) for a, b in zip(left.parts, _beside(right, left), strict=True))
     left.draw.joined(left, right)
     if left.stitch is not right.stitch:
         left, right = left.settled(), right.settled()
-    if left.pairs is right.pairs and (left.gate is right.gate or operation is torch.mul):
-        gate = left.gate if left.gate is right.gate else gate_or_ones(left) * gate_or_ones(right)
-        return Streams(operation(left.packed, right.packed), left.pairs, gate, left.draw, left.stitch)
-    left, right = left.settled(), right.settled()
-    if operation is torch.mul:
-        return _product(left, right)
-    return _weighted_sum(left, right, operation)
+    if left.pairs is right.pairs and left.gates is right.gates:
+        return left.like(operation(a, b) for a, b in zip(left.parts, right.parts, strict=True))
+    return _with_different_gates(left.settled(), right.settled(), operation)
 
 
-def _beside(value: Any, streams: Streams) -> Any:
-    """A tensor that broadcasts with the plain network's features, made to broadcast with the packed ones."""
-    if not isinstance(value, Tensor):
-        return value
-    axis = value.ndim - (streams.packed.ndim - 1)
-    if axis < 0:
-        return value
-    return of_channels(value, axis, streams)
+def _beside(value: Any, streams: Streams) -> list[Any]:
+    """A tensor that broadcasts with the plain network's features, as each stream needs it."""
+    axis = value.ndim - (streams.axes - 1) if isinstance(value, Tensor) else -1
+    return [value] * len(streams.parts) if axis < 0 else of_channels(value, axis, streams)
 
 
-def _weighted_sum(left: Streams, right: Streams, operation: Callable[[Tensor, Tensor], Tensor]) -> Streams:
-    """Sum of features with different gates: what is read later is gate_l · left + gate_r · right.
+def _with_different_gates(left: Streams, right: Streams, operation: Callable[[Any, Any], Tensor]) -> Streams:
+    """Sum or product of features that do not share their gates or their pairs, stream by stream.
 
-    The sum keeps a pending gate, the larger of the two, so that a norm after it cannot bring back what the gates
-    closed: features (gate_l · left + gate_r · right) / max, gate max.
+    What is read of a sum is gate_l · left + gate_r · right. It keeps a pending gate, the larger of the two, so that a norm
+    after it cannot bring back what the gates closed: features (gate_l · left + gate_r · right) / max, gate max.
+    A product has the product of the gates; where one side has no such pair it is 0.
     """
-    pairs, at_left, at_right = _union(left.pairs, right.pairs)
-    gates = [
-        _spread(gate, pairs.count, at)
-        for gate, at in zip(_same_batch([gate_or_ones(left), gate_or_ones(right)]), (at_left, at_right), strict=True)
-    ]
-    larger = torch.maximum(*gates)
-    safe = larger.clamp_min(torch.finfo(larger.dtype).tiny)
-    space = [1] * (left.packed.ndim - 2)
-    shares = [(gate / safe).reshape(*gate.shape, *space) for gate in gates]
-    packed = operation(
-        shares[0] * _spread(left.packed, pairs.count, at_left), shares[1] * _spread(right.packed, pairs.count, at_right)
-    )
-    return Streams(packed, pairs, larger, left.draw)
-
-
-def _product(left: Streams, right: Streams) -> Streams:
-    """Product of features with different pairs: where one has no such pair it is 0."""
-    pairs, at_left, at_right = _union(left.pairs, right.pairs)
-    gates = _same_batch([gate_or_ones(left), gate_or_ones(right)])
-    gate = _spread(gates[0], pairs.count, at_left) * _spread(gates[1], pairs.count, at_right)
-    packed = _spread(left.packed, pairs.count, at_left) * _spread(right.packed, pairs.count, at_right)
-    return Streams(packed, pairs, gate, left.draw)
-
-
-def _union(left: Layout, right: Layout) -> tuple[Layout, Tensor, Tensor]:
-    """The pairs of both, and where each side's pairs lie in it."""
-    if left.width != right.width:
-        if 1 not in (left.width, right.width):
-            raise CannotLift(f"features of {left.width} and {right.width} channels cannot be added; {REMEDY}")
-        raise CannotLift(f"features of one channel spread over {max(left.width, right.width)} mix groups; {REMEDY}")
-    codes = [layout.groups * layout.width + layout.kernels for layout in (left, right)]
-    union = torch.cat(codes).unique()
-    groups, kernels = union // left.width, union % left.width
-    parts = [(int(group), kernels[groups == group]) for group in groups.unique()]
-    at = [torch.searchsorted(union, code) for code in codes]
-    origins = None
-    if left.origins is not None or right.origins is not None:
-        origins = torch.full((len(union),), -1)
-        for layout, places in ((right, at[1]), (left, at[0])):
-            known = _origins(layout) >= 0
-            origins[places[known]] = _origins(layout)[known]
-    mixed = left.mixed or right.mixed
-    return Layout.of(left.width, parts, mixed=mixed, origins=origins), at[0], at[1]
-
-
-def _spread(tensor: Tensor, count: int, at: Tensor) -> Tensor:
-    """Put channels at their places among `count`, zeros elsewhere."""
-    if len(at) == count and bool((at == torch.arange(count)).all()):
-        return tensor
-    target = tensor.new_zeros(tensor.shape[0], count, *tensor.shape[2:])
-    return target.index_copy(1, at.to(tensor.device), tensor)
+    if left.pairs.width != right.pairs.width:
+        raise CannotLift(
+            f"features of {left.pairs.width} and {right.pairs.width} channels meet in one operation; {REMEDY}"
+        )
+    width = left.pairs.width
+    groups = sorted({*left.pairs.groups, *right.pairs.groups})
+    parts, kernels, gates, origins = [], [], [], []
+    for group in groups:
+        sides = [(s, s.pairs.groups.index(group)) for s in (left, right) if group in s.pairs.groups]
+        union = torch.cat([s.pairs.kernels[n].indices() for s, n in sides]).unique()
+        features, opened, identities = [], [], torch.full((len(union),), -1)
+        for s, n in sides:
+            at = Run.of(torch.searchsorted(union, s.pairs.kernels[n].indices()))
+            features.append(spread(s.parts[n], at, len(union)))
+            opened.append(spread(s.gate(n), at, len(union)))
+            known = _origins(s.pairs, n) >= 0
+            identities[at.indices()[known]] = _origins(s.pairs, n)[known]
+        if len(sides) == 1:
+            if operation is torch.mul:
+                continue
+            negative = operation is torch.sub and sides[0][0] is right
+            parts.append(-features[0] if negative else features[0])
+            gates.append(opened[0])
+        elif operation is torch.mul:
+            parts.append(features[0] * features[1])
+            gates.append(opened[0] * opened[1])
+        elif left.gates is None and right.gates is None:
+            parts.append(operation(features[0], features[1]))
+            gates.append(opened[0])
+        else:
+            opened = _same_batch(opened)
+            larger = torch.maximum(*opened)
+            safe = larger.clamp_min(torch.finfo(larger.dtype).tiny)
+            shares = [over_space(gate / safe, feature) for gate, feature in zip(opened, features, strict=True)]
+            parts.append(operation(shares[0] * features[0], shares[1] * features[1]))
+            gates.append(larger)
+        kernels.append((group, union))
+        origins.append(identities)
+    if not parts:  # a product of features that no group has in common
+        parts, gates = [left.parts[0].narrow(1, 0, 1) * 0], [left.gate(0).narrow(1, 0, 1)]
+        kernels, origins = [(left.pairs.groups[0], torch.tensor([0]))], [torch.tensor([-1])]
+    surveyed = left.pairs.origins or right.pairs.origins
+    mixed = left.pairs.mixed or right.pairs.mixed
+    pairs = Layout.of(width, kernels, mixed=mixed, origins=tuple(origins) if surveyed else None)
+    return Streams(parts, pairs, tuple(gates) if left.gates or right.gates else None, left.draw)
 
 
 def refuse_channel_order(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,13 +1,13 @@
 """Streams: the features of all groups, carried through ordinary forward code.
 
-A pair (group, kernel) is one channel of one stream. All pairs that a pass computes lie side by side in the channel axis
-of one packed tensor, so that pooling, activations and every other channel-wise operation run once, unchanged, whether
-a layer keeps all pairs, those that the gates keep, or exactly one pair a kernel. `Streams` shows the shape that
-the plain network would have; `packed` is what is computed.
+A pair (group, kernel) is one channel of one stream. Each stream is a tensor of the pairs that a pass computes: all
+kernels, those that the gates keep, or just the kernels of that group. Pooling, activations and every other channel-wise
+operation run unchanged on each. To the network's forward code `Streams` is one tensor, of the shape that the
+plain network has there.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,157 +25,148 @@ class CannotLift(ValueError):
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A run of channels of the packed tensor that belong to one group; `first` if its kernels are consecutive."""
+class Run:
+    """Some of a tensor's channels: the run start … start + size, or an index where they are not consecutive."""
 
-    group: int
     start: int
-    stop: int
-    first: int | None
+    size: int
+    index: Tensor | None = None  # on the CPU
+    _on_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
-    def size(self) -> int:
-        return self.stop - self.start
+    @staticmethod
+    def of(indices: Tensor) -> "Run":
+        size = len(indices)
+        start = int(indices[0]) if size else 0
+        if size < 2 or (int(indices[-1]) - start == size - 1 and bool((indices[1:] > indices[:-1]).all())):
+            return Run(start, size)
+        return Run(start, size, indices)
+
+    def take(self, tensor: Tensor, axis: int) -> Tensor:
+        if self.index is None:
+            whole = self.start == 0 and self.size == tensor.shape[axis]
+            return tensor if whole else tensor.narrow(axis, self.start, self.size)
+        if tensor.device not in self._on_device:
+            self._on_device[tensor.device] = self.index.to(tensor.device)
+        return tensor.index_select(axis, self._on_device[tensor.device])
+
+    def indices(self) -> Tensor:
+        return torch.arange(self.start, self.start + self.size) if self.index is None else self.index
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Which (group, kernel) pair each channel of the packed tensor is; `width` channels in the plain network."""
+    """Which kernels each stream holds; `width` channels in the plain network."""
 
     width: int
-    segments: tuple[Segment, ...]
-    kernels: Tensor  # N indices into the plain network's channels, on the CPU
+    groups: tuple[int, ...]  # the groups that have a stream here
+    kernels: tuple[Run, ...]  # for each of them, indices into the plain network's channels
     mixed: bool = False  # past a per-stream module: a channel lives in several streams, so a sum would not do
     merged: bool = False  # each stream holds all that its group may read: nobody else reads it
-    origins: Tensor | None = None  # N kernel identities, only while a backbone is surveyed
-    _on_device: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    origins: tuple[Tensor, ...] | None = None  # for each stream its kernels' identities, while a backbone is surveyed
 
     @staticmethod
-    def of(width: int, parts: Iterable[tuple[int, Tensor]], **more: Any) -> "Layout":
-        """Lay parts (group, kernels) side by side."""
-        segments, kernels, start = [], [], 0
-        for group, indices in parts:
-            count = len(indices)
-            if count == 0:
-                continue
-            first = int(indices[0])
-            consecutive = count == 1 or bool((indices[1:] - indices[:-1] == 1).all())
-            segments.append(Segment(group, start, start + count, first if consecutive else None))
-            kernels.append(indices)
-            start += count
-        return Layout(width, tuple(segments), torch.cat(kernels) if kernels else torch.empty(0).long(), **more)
+    def of(width: int, kernels: Iterable[tuple[int, Tensor]], **more: Any) -> "Layout":
+        """From (group, kernels); empty streams are left out."""
+        present = [(group, indices) for group, indices in kernels if len(indices)]
+        return Layout(width, tuple(g for g, _ in present), tuple(Run.of(indices) for _, indices in present), **more)
 
     @staticmethod
-    def whole(width: int, groups: Sequence[int], **more: Any) -> "Layout":
+    def whole(width: int, groups: Iterable[int], **more: Any) -> "Layout":
         """Every kernel in every one of these groups."""
-        return Layout.of(width, [(group, torch.arange(width)) for group in groups], **more)
-
-    @cached_property
-    def groups(self) -> Tensor:
-        """N group indices, on the CPU."""
-        sizes = torch.tensor([segment.size for segment in self.segments])
-        return torch.tensor([segment.group for segment in self.segments]).repeat_interleave(sizes)
-
-    @property
-    def count(self) -> int:
-        return len(self.kernels)
-
-    def index(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(groups, kernels) of every packed channel, on a device."""
-        if device not in self._on_device:
-            self._on_device[device] = (self.groups.to(device), self.kernels.to(device))
-        return self._on_device[device]
-
-    @cached_property
-    def present(self) -> tuple[int, ...]:
-        """The groups that have a stream here."""
-        return tuple(dict.fromkeys(segment.group for segment in self.segments))
+        groups = tuple(groups)
+        return Layout(width, groups, (Run(0, width),) * len(groups), **more)
 
     @cached_property
     def is_plain(self) -> bool:
-        """One stream with all channels in order: the packed tensor is what the plain network has."""
-        return len(self.segments) == 1 and self.segments[0].first == 0 and self.segments[0].size == self.width
+        """One stream with all channels in order: its tensor is what the plain network has."""
+        return len(self.groups) == 1 and self.holds_all(0)
 
-    def of_group(self, group: int) -> tuple[Segment, ...]:
-        return tuple(segment for segment in self.segments if segment.group == group)
-
-    def parts(self) -> list[tuple[int, Tensor]]:
-        return [(segment.group, self.kernels[segment.start : segment.stop]) for segment in self.segments]
+    def holds_all(self, stream: int) -> bool:
+        run = self.kernels[stream]
+        return run.index is None and run.start == 0 and run.size == self.width
 
 
 class Streams(torch.Tensor):
-    """The features of all groups; a tensor to the network's forward code.
+    """The features of all groups; one tensor to the network's forward code.
 
-    packed: batch × N × space, the un-gated features. gate: [batch or 1] × N, pending: it multiplies what a convolution or a head
-    reads, hence acts after every normalisation before it. None means 1.
+    parts: for each group of the layout, batch × kernels × space, un-gated. gates: for each, [batch or 1] × kernels, pending: they
+    multiply what a convolution or a head reads, hence act after every normalisation before it. None means 1.
     """
 
-    packed: Tensor
+    parts: tuple[Tensor, ...]
     pairs: Layout
-    gate: Tensor | None
+    gates: tuple[Tensor, ...] | None
     draw: "Draw"
     stitch: Callable[["Streams"], "Streams"] | None
 
     @staticmethod
-    def __new__(cls, packed: Tensor, pairs: Layout, *args: Any, **kwargs: Any) -> "Streams":
-        shape = (packed.shape[0], pairs.width, *packed.shape[2:])
-        made: Streams = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=packed.dtype, device=packed.device)
+    def __new__(cls, parts: Sequence[Tensor], pairs: Layout, *args: Any, **kwargs: Any) -> "Streams":
+        first = parts[0]
+        shape = (first.shape[0], pairs.width, *first.shape[2:])
+        made: Streams = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=first.dtype, device=first.device)
         return made
 
     def __init__(
         self,
-        packed: Tensor,
+        parts: Sequence[Tensor],
         pairs: Layout,
-        gate: Tensor | None,
+        gates: tuple[Tensor, ...] | None,
         draw: "Draw",
         stitch: Callable[["Streams"], "Streams"] | None = None,
     ) -> None:
-        self.packed = packed
+        self.parts = tuple(parts)
         self.pairs = pairs
-        self.gate = gate
+        self.gates = gates
         self.draw = draw
         self.stitch = stitch
 
     @staticmethod
-    def of_image(image: Tensor, draw: "Draw", origins: Tensor | None = None) -> "Streams":
+    def of_image(image: Tensor, draw: "Draw") -> "Streams":
         """An image belongs to the full set: every group may read it."""
-        layout = draw.image_layout(image.shape[1])
-        return Streams(image, replace(layout, origins=origins) if origins is not None else layout, None, draw)
+        return Streams([image], draw.image_layout(image.shape[1]), None, draw)
 
     @property
     def family(self) -> Family:
         return self.draw.family
 
-    def like(self, packed: Tensor) -> "Streams":
+    @property
+    def axes(self) -> int:
+        return self.parts[0].ndim
+
+    def like(self, parts: Iterable[Tensor]) -> "Streams":
         """The same pairs with other features."""
-        return Streams(packed, self.pairs, self.gate, self.draw, self.stitch)
+        return Streams(tuple(parts), self.pairs, self.gates, self.draw, self.stitch)
+
+    def each(self, function: Callable[[Tensor], Tensor]) -> "Streams":
+        """The same pairs with a function of each stream's features."""
+        return self.like(map(function, self.parts))
 
     def settled(self) -> "Streams":
         """With a pending cross-stitch carried out."""
         return self if self.stitch is None else self.stitch(self)
 
-    def spatial_gate(self) -> Tensor | None:
-        """The gate, shaped to multiply the packed features."""
-        return None if self.gate is None else self.gate.reshape(*self.gate.shape, *[1] * (self.packed.ndim - 2))
+    def gate(self, stream: int) -> Tensor:
+        """A stream's gate, ones where none is pending."""
+        if self.gates is None:
+            return self.parts[stream].new_ones(1, self.pairs.kernels[stream].size)
+        return self.gates[stream]
 
-    def read(self) -> Tensor:
-        """The packed features as a convolution or a head reads them: gated."""
-        gate = self.spatial_gate()
-        return self.packed if gate is None else self.packed * gate
+    def read(self, stream: int) -> Tensor:
+        """A stream as a convolution or a head reads it: gated."""
+        part = self.parts[stream]
+        return part if self.gates is None else part * over_space(self.gates[stream], part)
 
     def dense(self, groups: Sequence[int]) -> Tensor:
         """Merge by summation: Σ over these groups of their gated streams, with all the plain network's channels."""
-        settled = self.settled()
-        layout = settled.pairs
-        chosen = [segment for segment in layout.segments if segment.group in groups]
-        if layout.is_plain and chosen:
-            return settled.read()
-        gated = settled.read()
-        merged = gated.new_zeros(gated.shape[0], layout.width, *gated.shape[2:])
-        kernels = layout.index(gated.device)[1]
-        for segment in chosen:
-            part = gated.narrow(1, segment.start, segment.size)
-            merged = merged.index_add(1, kernels[segment.start : segment.stop], part)
+        streams = self.settled()
+        merged: Tensor | None = None
+        for n, group in enumerate(streams.pairs.groups):
+            if group in groups:
+                part = spread(streams.read(n), streams.pairs.kernels[n], streams.pairs.width)
+                merged = part if merged is None else merged + part
+        if merged is None:
+            like = streams.parts[0]
+            return like.new_zeros(like.shape[0], streams.pairs.width, *like.shape[2:])
         return merged
 
     @classmethod
@@ -192,5 +183,20 @@ class Streams(torch.Tensor):
         raise CannotLift(f"{func} reached the streams below the level that they follow")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        sizes = {self.family.names[s.group]: s.size for s in self.pairs.segments}
-        return f"Streams(shape={tuple(self.shape)}, packed={tuple(self.packed.shape)}, groups={sizes})"
+        sizes = {
+            self.family.names[group]: run.size for group, run in zip(self.pairs.groups, self.pairs.kernels, strict=True)
+        }
+        return f"Streams(width={self.pairs.width}, part={tuple(self.parts[0].shape)}, kernels={sizes})"
+
+
+def over_space(of_channels: Tensor, features: Tensor) -> Tensor:
+    """[batch or 1] × channels, shaped to broadcast with features."""
+    return of_channels.reshape(*of_channels.shape, *[1] * (features.ndim - 2))
+
+
+def spread(tensor: Tensor, at: Run, width: int) -> Tensor:
+    """Put channels at their places among `width`, zeros elsewhere."""
+    if at.index is None and at.start == 0 and at.size == width:
+        return tensor
+    target = tensor.new_zeros(tensor.shape[0], width, *tensor.shape[2:])
+    return target.index_copy(1, at.indices().to(tensor.device), tensor)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from filtergroups.groups.assignment import Assignment
-from filtergroups.groups.streams import Layout, Streams
+from filtergroups.groups.streams import Streams, over_space
 
 
 class CrossStitch(nn.Module):
@@ -30,25 +30,28 @@ class CrossStitch(nn.Module):
         self.alpha = nn.Parameter(alpha.unsqueeze(2).repeat(1, 1, int(slots.max()) + 1))
 
     def forward(self, streams: Streams, rows: Tensor | None = None) -> Streams:
+        slots = self.slots if rows is None else self.slots[rows]
         pairs = streams.pairs
-        device = streams.packed.device
-        tasks, slots, partners, paired = self._partners(pairs, rows)
-        mixed = torch.zeros_like(streams.packed)
-        for source in range(self.alpha.shape[0]):
-            mix = self.alpha[tasks.to(device), source, slots.to(device)] * paired[source].to(device, streams.packed.dtype)
-            mix = mix.reshape(-1, *[1] * (streams.packed.ndim - 2))
-            mixed = mixed + mix * streams.packed.index_select(1, partners[source].to(device))
-        return Streams(mixed, pairs, streams.gate, streams.draw)
+        of_stream = [run.take(slots, 0) for run in pairs.kernels]
+        mixed = [
+            self._mixed(streams, self.task_of_group[group], of_stream, n) for n, group in enumerate(pairs.groups)
+        ]
+        return Streams(mixed, pairs, streams.gates, streams.draw)
 
-    def _partners(self, pairs: Layout, rows: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
-        """For every packed channel its task and slot, and for every other task the channel at the same slot."""
-        slots = self.slots.cpu() if rows is None else self.slots.cpu()[rows.cpu()]
-        slot = slots[pairs.kernels]
-        task = torch.tensor([self.task_of_group[int(group)] for group in pairs.groups])
-        place = torch.full((self.alpha.shape[0], self.alpha.shape[2]), -1)
-        place[task, slot] = torch.arange(pairs.count)
-        partners = [place[source, slot] for source in range(self.alpha.shape[0])]
-        return task, slot, [p.clamp_min(0) for p in partners], [p >= 0 for p in partners]
+    def _mixed(self, streams: Streams, task: int, slots: list[Tensor], n: int) -> Tensor:
+        """Σ over the tasks of α · their features at this stream's slots; a task without such a slot adds nothing."""
+        total: Tensor | None = None
+        for m, (group, part) in enumerate(zip(streams.pairs.groups, streams.parts, strict=True)):
+            alpha = self.alpha[task, self.task_of_group[group]][slots[m]]
+            term = over_space(alpha[None], part) * part
+            if slots[m].shape != slots[n].shape or not torch.equal(slots[m], slots[n]):
+                place = torch.full((self.alpha.shape[2],), -1, device=part.device)
+                place[slots[m]] = torch.arange(len(slots[m]), device=part.device)
+                found = place[slots[n]]
+                term = term.index_select(1, found.clamp_min(0)) * over_space((found >= 0)[None], part)
+            total = term if total is None else total + term
+        assert total is not None
+        return total
 
 
 class LayerStitch(nn.Module):
