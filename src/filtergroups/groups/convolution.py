@@ -42,6 +42,7 @@ class Plan:
     target: Layout
     products: tuple[Product, ...]
     bias_apart: bool  # no choice of products adds each pair's bias exactly once, so it is added at the end
+    rows: Run | None = None  # all kernels in the order of the products, where none is in two of them
 
     def fits(self, source: Layout, target: Layout) -> bool:
         return self.source is source and self.target is target
@@ -57,11 +58,14 @@ def plan(family: Family, source: Layout, target: Layout) -> Plan:
     by_source = [
         _product(source, target, (s,), readers)
         for s in range(len(source.groups))
-        if (readers := [n for n, streams in reads.items() if s in streams])
+        if (readers := sorted((n for n in reads if s in reads[n]), key=lambda n: -target.kernels[n].size))
     ]
     if sum(one.size for one in by_reader) <= sum(one.size for one in by_source):
         apart = not all(reads.values())
-        return Plan(source, target, tuple(replace(one, adds_bias=not apart) for one in by_reader), apart)
+        products = tuple(replace(one, adds_bias=not apart) for one in by_reader)
+        rows = torch.cat([one.kernels.indices() for one in products]) if products else torch.empty(0)
+        distinct = len(products) > 1 and len(rows) == len(rows.unique())
+        return Plan(source, target, products, apart, Run.of(rows) if distinct else None)
     # The stream of the full set is read by all, so the bias can go with it.
     for n, one in enumerate(by_source):
         if len(one.targets) == len(target.groups):
@@ -75,7 +79,7 @@ def _may_read(family: Family, reader: int, source: int, merged: bool) -> bool:
 
 
 def _product(source: Layout, target: Layout, streams: tuple[int, ...], readers: Sequence[int]) -> Product:
-    """These streams with every kernel that a reader keeps, once, in the order of the readers."""
+    """These streams with every kernel that a reader keeps, once, in the order of the readers: the first takes a run of the results."""
     channels = source.kernels[streams[0]]
     if len(streams) > 1:
         channels = Run.of(torch.cat([source.kernels[s].indices() for s in streams]))
@@ -105,10 +109,12 @@ def convolve_streams(
     weight: kernels × channels × …, or channels × kernels × … with kernel_axis 1 (transposed convolution).
     """
     results: list[Tensor | None] = [None] * len(planned.target.groups)
-    for product in planned.products:
-        kernels = product.kernels.take(product.channels.take(weight, 1 - kernel_axis), kernel_axis)
+    banks = _banks(planned, weight, kernel_axis)
+    biases = [None] * len(banks) if bias is None else _banks(planned, bias, 0)
+    for product, bank, bank_bias in zip(planned.products, banks, biases, strict=True):
+        kernels = product.channels.take(bank, 1 - kernel_axis)
         features, kernels = _gated(streams, product.streams, kernels, 1 - kernel_axis)
-        own_bias = product.kernels.take(bias, 0) if bias is not None and product.adds_bias else None
+        own_bias = bank_bias if product.adds_bias else None
         convolved = convolve(features, kernels, own_bias)
         taken = convolved.split(product.split, 1) if product.split else None
         for place, (target, rows) in enumerate(product.targets.items()):
@@ -120,6 +126,13 @@ def convolve_streams(
         return filled
     runs = planned.target.kernels
     return [part + over_space(run.take(bias, 0)[None], part) for part, run in zip(filled, runs, strict=True)]
+
+
+def _banks(planned: Plan, of_kernels: Tensor, axis: int) -> Sequence[Tensor]:
+    """The kernels of each product."""
+    if planned.rows is None:
+        return [product.kernels.take(of_kernels, axis) for product in planned.products]
+    return planned.rows.take(of_kernels, axis).split([product.kernels.size for product in planned.products], axis)
 
 
 def _gated(streams: Streams, chosen: tuple[int, ...], kernels: Tensor, channel_axis: int) -> tuple[Tensor, Tensor]:

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from filtergroups.groups.elementwise import one_slope
 from filtergroups.groups.streams import Run, Streams
 
 
@@ -135,44 +135,3 @@ class GroupedPReLU(nn.Module):
             return streams.like(one_slope(part, s, self.owns_input) for part, s in zip(streams.parts, slopes, strict=True))
         slopes = (run.take(self.weight[g], 0) for g, run in zip(pairs.groups, pairs.kernels, strict=True))
         return streams.like(map(F.prelu, streams.parts, slopes))
-
-
-def one_slope(features: Tensor, slope: Tensor, in_place: bool = False) -> Tensor:
-    """PReLU with one slope for all channels."""
-    if features.is_cpu and not torch.compiler.is_compiling():
-        result: Tensor = _OneSlope.apply(features, slope, in_place)
-        return result
-    return F.prelu(features, slope)
-
-
-class _OneSlope(torch.autograd.Function):
-    """PReLU in half the time and memory.
-
-    torch's own makes the slope's gradient for every element before it sums them. A result in place of the features tells where
-    they were negative as long as the slope is positive.
-    """
-
-    SMALLEST = 1e-3  # below this slope the features cannot be had back from the result with enough digits
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, slope: Tensor, in_place: bool) -> Tensor:
-        ctx.slope = float(slope)
-        ctx.in_place = in_place and ctx.slope > _OneSlope.SMALLEST
-        if ctx.in_place:
-            result = F.leaky_relu_(features, ctx.slope)
-            ctx.mark_dirty(features)
-            ctx.save_for_backward(result)
-            return result
-        ctx.save_for_backward(features)
-        return F.leaky_relu(features, ctx.slope)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        (saved,) = ctx.saved_tensors
-        buffer = saved.clamp_max(0).mul_(gradient)
-        of_slope = buffer.sum() / (ctx.slope if ctx.in_place else 1.0)
-        of_features = torch.ops.aten.leaky_relu_backward.grad_input(
-            gradient, saved, ctx.slope, ctx.in_place, grad_input=buffer
-        )
-        return of_features, of_slope.reshape(1), None

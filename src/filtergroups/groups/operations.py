@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from filtergroups.groups import elementwise
 from filtergroups.groups.streams import CannotLift, Layout, Run, Streams, over_space, spread
 
 REMEDY = "name the module that holds it in lift(..., per_stream=[...]) to run a copy of it on each stream"
@@ -20,7 +21,7 @@ CHANNELWISE = frozenset(
     hardswish hardsigmoid hardtanh hardtanh_ hardshrink softshrink tanhshrink sigmoid sigmoid_ tanh tanh_ softplus
     softsign logsigmoid threshold threshold_ exp log log1p sqrt rsqrt square pow __pow__ abs neg __neg__ reciprocal
     clamp clamp_ clamp_min clamp_max clip sin cos erf nan_to_num
-    max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d lp_pool1d lp_pool2d lp_pool3d
+    max_pool1d max_pool3d avg_pool1d avg_pool2d avg_pool3d lp_pool1d lp_pool2d lp_pool3d
     max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices max_unpool1d max_unpool2d max_unpool3d
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
     adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
@@ -192,6 +193,12 @@ def unsqueeze(func: Callable[..., Any], streams: Streams, dim: int) -> Streams:
     if dim % (streams.axes + 1) < 2:
         raise CannotLift(f"unsqueeze({dim}) moves the channel axis; {REMEDY}")
     return streams.each(lambda part: part.unsqueeze(dim))
+
+
+def max_pool2d(func: Callable[..., Any], streams: Streams, *args: Any, **kwargs: Any) -> Streams:
+    if kwargs.pop("return_indices", False):
+        return channelwise(func, (streams, *args), {**kwargs, "return_indices": True})  # type: ignore[no-any-return]
+    return streams.each(lambda part: elementwise.max_pool2d(part, *args, **kwargs))
 
 
 def prelu(func: Callable[..., Any], streams: Streams, weight: Tensor) -> Streams:
@@ -440,6 +447,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "flatten": flatten,
     "squeeze": squeeze,
     "unsqueeze": unsqueeze,
+    "max_pool2d": max_pool2d,
     "prelu": prelu,
     "pad": pad,
     **dict.fromkeys(("cat", "concat", "concatenate"), cat),
