@@ -21,8 +21,8 @@ POINTWISE = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 class Prediction:
     """A task's prediction: value and spread by example (and position), in the label's units.
 
-    Real values: mean and standard deviation over the passes. Classes: the mode of the passes' classes and the predictive
-    entropy in nats; then also the mean class probabilities (classes in axis 1) and the mutual information.
+    Real values: mean and standard deviation over the passes. Classes: the mode of the passes' classes and the
+    predictive entropy in nats; then also the mean class probabilities (classes in axis 1) and the mutual information.
     """
 
     value: Tensor
@@ -59,7 +59,8 @@ class RealAccumulator(Accumulator):
 
     def prediction(self) -> Prediction:
         variance = self.squares / max(self.count - 1, 1)
-        return Prediction((self.mean - self.offset) * self.scale, variance.sqrt() * abs(self.scale))
+        value, spread = (self.mean - self.offset) * self.scale, variance.sqrt() * abs(self.scale)
+        return Prediction(value.squeeze(1), spread.squeeze(1))
 
 
 class ClassAccumulator(Accumulator):
@@ -133,6 +134,13 @@ class Task(ABC):
             f"labels of task '{self.name}' have shape {expected}, found {tuple(label.shape)}; reshape them"
         )
 
+    def _check_output(self, output: Tensor) -> None:
+        if output.ndim < 2 or output.shape[1] != self.outputs:
+            raise ValueError(
+                f"the head of task '{self.name}' gives batch × {self.outputs} (× space), found {tuple(output.shape)}; "
+                "mend the head"
+            )
+
     def _check_mask(self, label: Tensor, mask: Tensor | None) -> None:
         if mask is not None and mask.shape != label.shape:
             raise ValueError(
@@ -156,16 +164,13 @@ class _Real(Task):
     def outputs(self) -> int:
         return 1
 
-    def _aligned(self, output: Tensor, label: Tensor) -> Tensor:
-        """The output without its axis of one value."""
-        return output.squeeze(1) if output.ndim == label.ndim + 1 else output
-
     def check(self, output: Tensor, label: Tensor, mask: Tensor | None) -> None:
+        self._check_output(output)
         shape = (output.shape[0], *output.shape[2:])
-        if tuple(label.shape) not in (shape, tuple(output.shape)):
+        if tuple(label.shape) != shape:
             raise self._shape_error(shape, label)
-        if not label.is_floating_point() and label.dtype == torch.bool:
-            raise ValueError(f"labels of task '{self.name}' are numbers, found {label.dtype}; convert them")
+        if label.dtype == torch.bool or label.is_complex():
+            raise ValueError(f"labels of task '{self.name}' are real numbers, found {label.dtype}; convert them")
         self._check_mask(label, mask)
 
     def loss(self, output: Tensor, label: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -173,7 +178,7 @@ class _Real(Task):
         label = label.to(output.dtype)
         known = _known(label, mask)
         target = torch.where(known, label / self.scale + self.offset, 0)
-        squares = torch.where(known, (self._aligned(output, label) - target).square(), 0)
+        squares = torch.where(known, (output.squeeze(1) - target).square(), 0)
         # Divide by the labelled count: an unlabelled example must not dilute its task.
         mean = squares.sum() / known.sum().clamp_min(1)
         # The root's gradient is infinite at 0, which is also where there is no label.
@@ -184,7 +189,7 @@ class _Real(Task):
 
     def measured(self, prediction: Prediction, label: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         known = _known(label, mask)
-        return self._aligned(prediction.value, label)[known], label[known].to(prediction.value.dtype)
+        return prediction.value[known], label[known].to(prediction.value.dtype)
 
 
 def _known(label: Tensor, mask: Tensor | None) -> Tensor:
@@ -236,6 +241,7 @@ class _Classes(Task):
         return self.classes
 
     def check(self, output: Tensor, label: Tensor, mask: Tensor | None) -> None:
+        self._check_output(output)
         shape = (output.shape[0], *output.shape[2:])
         if tuple(label.shape) != shape:
             raise self._shape_error(shape, label)
@@ -300,7 +306,10 @@ class Segmentation(_Classes):
 
 
 def soft_dice_loss(output: Tensor, target: Tensor, smooth: float = 1e-5) -> Tensor:
-    """1 − mean over the labelled examples and the classes of (2 Σ p·y + s) / (Σ p + Σ y + s), sums over what is labelled."""
+    """1 − mean over the labelled examples and the classes of (2 Σ p·y + s) / (Σ p + Σ y + s).
+
+    The sums run over what is labelled.
+    """
     known = (target >= 0).unsqueeze(1)
     probabilities = torch.where(known, output.softmax(1), 0).flatten(2)
     truth = F.one_hot(target.clamp_min(0), output.shape[1]).movedim(-1, 1)

@@ -185,6 +185,19 @@ class Assignment(nn.Module):
         """Each kernel's most probable group: K indices."""
         return self.rho.detach().argmax(-1)
 
+    def fix(self, groups: Tensor | None = None) -> None:
+        """Put every kernel in one group for good: the given ones (K indices), or the most probable."""
+        groups = self.mode() if groups is None else groups.to(self.rho.device)
+        if groups.shape != (self.kernels,) or (len(groups) and not 0 <= int(groups.min()) <= int(groups.max()) < len(self.family)):
+            raise ValueError(
+                f"groups are {self.kernels} indices below {len(self.family)}, found shape {tuple(groups.shape)} "
+                f"up to {int(groups.max()) if groups.numel() else 'nothing'}; give each kernel one of {list(self.groups)}"
+            )
+        fixed = one_hot(groups, self.rho.detach())
+        del self.rho
+        self.kind = "fixed"
+        self.register_buffer("rho", fixed)
+
     def sample(
         self,
         temperature: float,

@@ -79,31 +79,30 @@ def max_pool2d(
 
 
 class _HalvingMaxPool(torch.autograd.Function):
-    """The larger of two rows, then of two columns; of equal values the first has the gradient, as in torch.
+    """The larger of two columns, then of two rows; of equal values the first has the gradient, as in torch.
 
-    Keeps two bits of each window's choice (as booleans) where torch keeps the features and 64-bit indices.
+    Keeps which side won, a byte each, where torch keeps the features and 64-bit indices.
     """
 
     @staticmethod
     def forward(ctx: Any, features: Tensor) -> Tensor:
-        upper, lower = features[..., 0::2, :], features[..., 1::2, :]
-        rows = torch.maximum(upper, lower)
-        left, right = rows[..., 0::2], rows[..., 1::2]
+        left, right = features[..., 0::2], features[..., 1::2]
+        columns = torch.maximum(left, right)
+        upper, lower = columns[..., 0::2, :], columns[..., 1::2, :]
         if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(lower > upper, right > left)
-        return torch.maximum(left, right)
+            ctx.save_for_backward(right > left, lower > upper)
+        return torch.maximum(upper, lower)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        is_lower, is_right = ctx.saved_tensors
-        of_rows = gradient.new_empty(is_lower.shape)
-        chosen = gradient * is_right
-        of_rows[..., 1::2] = chosen
-        of_rows[..., 0::2] = torch.sub(gradient, chosen, out=chosen)
-        height, width = is_lower.shape[-2:]
-        of_features = gradient.new_empty(*is_lower.shape[:-2], 2 * height, width)
-        chosen = of_rows * is_lower
-        of_features[..., 1::2, :] = chosen
-        of_features[..., 0::2, :] = of_rows.sub_(chosen)
+        is_right, is_lower = ctx.saved_tensors
+        of_columns = gradient.new_empty(is_right.shape)
+        chosen = gradient * is_lower
+        of_columns[..., 1::2, :] = chosen
+        of_columns[..., 0::2, :] = torch.sub(gradient, chosen, out=chosen)
+        of_features = gradient.new_empty(*is_right.shape[:-1], 2 * is_right.shape[-1])
+        chosen = of_columns * is_right
+        of_features[..., 1::2] = chosen
+        of_features[..., 0::2] = of_columns.sub_(chosen)
         return of_features
