@@ -1,10 +1,10 @@
 """Learn which convolution kernels tasks share, and which they keep to themselves.
 
-    tasks = [fg.Regression("age", scale=100), fg.Classification("gender", classes=2)]
-    net = fg.vgg11(tasks)                              # or fg.highresnet(tasks), or fg.lift(your_cnn, tasks)
-    outputs = net(images, temperature=fg.anneal(step), generator=g)
-    fg.objective(net, outputs, labels).total.backward()
-    net.predict(images, samples=50, generator=g)       # per task: value, spread
+tasks = [fg.Regression("age", scale=100), fg.Classification("gender", classes=2)]
+net = fg.vgg11(tasks)                              # or fg.highresnet(tasks), or fg.lift(your_cnn, tasks)
+outputs = net(images, temperature=fg.anneal(step), generator=g)
+fg.objective(net, outputs, labels).total.backward()
+net.predict(images, samples=50, generator=g)       # per task: value, spread
 """
 
 from filtergroups.baselines import METHODS

@@ -34,11 +34,11 @@ def group_parts(family: Family, kernels: int) -> Tensor:
 
 
 def uniform(family: Family, kernels: int) -> Tensor:
-    return torch.full((kernels, len(family)), 1 / len(family))
+    return torch.full((kernels, len(family)), 1 / len(family), dtype=torch.float64)
 
 
 def _one_hot(family: Family, groups: Tensor) -> Tensor:
-    return one_hot(groups, torch.zeros(len(groups), len(family)))
+    return one_hot(groups, torch.zeros(len(groups), len(family), dtype=torch.float64))
 
 
 @dataclass(frozen=True)

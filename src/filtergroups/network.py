@@ -6,14 +6,15 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from filtergroups.baselines import Method, assignment_for, method_named
 from filtergroups.groups.annealing import check_temperature
 from filtergroups.groups.assignment import Assignment, Estimator, Initialisation, TiedRows
 from filtergroups.groups.draw import Draw
-from filtergroups.groups.layer import GroupedConv, task_merge
-from filtergroups.groups.lift import Choice, Lifted, Ungrouped, lift_backbone
+from filtergroups.groups.exchange import Choice, Ungrouped
+from filtergroups.groups.layer import ConcatMerge, GroupedConv, task_merge
+from filtergroups.groups.lift import Lifted, lift_backbone
 from filtergroups.groups.norms import GroupedNorm
 from filtergroups.groups.routing import TASKS_AND_SHARED, Family, family
 from filtergroups.groups.streams import Streams
@@ -67,8 +68,8 @@ class GroupedNetwork(nn.Module):
     ) -> dict[str, Tensor]:
         """Each task's output for a batch of images.
 
-        With a temperature the gates are sampled by the generator; without one, at evaluation, each kernel is in its most
-        probable group. Fixed assignments need neither.
+        With a temperature the gates are sampled by the generator; without one, at evaluation, each kernel is in its
+        most probable group. Fixed assignments need neither.
         """
         self._check_images(images)
         features = self.backbone(Streams.of_image(images, self._draw(images, temperature, generator)))
@@ -115,10 +116,10 @@ class GroupedNetwork(nn.Module):
         for leaf, merge in zip(leaves, self.merges, strict=True):
             if not isinstance(leaf, Streams):
                 merged.append(leaf)
-            elif isinstance(merge, nn.Identity):
-                merged.append(leaf.dense(self.family.containing(task.name)))
-            else:
+            elif isinstance(merge, ConcatMerge):
                 merged.append(merge.of(task.name, leaf.settled()))
+            else:
+                merged.append(leaf.dense(self.family.containing(task.name)))
         return tree_unflatten(merged, tree)
 
     @property
@@ -130,7 +131,7 @@ class GroupedNetwork(nn.Module):
         """The layers whose kernels are assigned to groups, in network order."""
         modules = dict(self.backbone.named_modules())
         for name in self._layer_names:
-            yield modules[name]  # type: ignore[misc]  # the survey listed only GroupedConv
+            yield modules[name]
 
     def assignments(self) -> list[Assignment]:
         """The assignments of all layers, each once: tied layers share one."""
@@ -149,8 +150,8 @@ class GroupedNetwork(nn.Module):
     ) -> dict[str, Prediction]:
         """Predict with spread from several sampled passes; samples=0 is one deterministic pass of the mode network.
 
-        statistics: norms use their running statistics, or those of this batch (the paper; a prediction then depends on the
-        other images of its batch).
+        statistics: norms use their running statistics, or those of this batch (the paper; a prediction then depends on
+        the other images of its batch).
         """
         if samples < 0:
             raise ValueError(f"samples is 0 (the mode network) or more, found {samples}")
@@ -205,10 +206,10 @@ def lift(
     heads: a module a task that maps features to the task's output; None: the tasks' own (`hidden` units).
     method: one of `filtergroups.METHODS`. groups: `tasks+shared`, `all_subsets` or a list of task sets.
     init: `shared`, `specific`, `random`, `mask`, or a tensor of probabilities (G, for every kernel).
-    group: which convolutions and linear layers are grouped, by name pattern(s) or predicate(name, module); None: all. The rest
-    are copied for each stream (`ungrouped="per_stream"`) or shared by the streams (`"shared"`).
+    group: which convolutions and linear layers are grouped, by name pattern(s) or predicate(name, module); None: all.
+    The rest are copied for each stream (`ungrouped="per_stream"`) or shared by the streams (`"shared"`).
     per_stream: modules to leave whole and copy for each stream, whatever they hold.
-    threshold: gates at or below it are not computed (0: exact). per_example: a gate for each example, not for the batch.
+    threshold: gates at or below it are not computed (0: exact). per_example: a gate for each example, not the batch.
     tie_sums: layers whose outputs are added share one assignment. merge: how a grouped layer or head reads streams that
     went through modules of their own. example: an image to try the backbone on, if lift cannot guess one.
     generator: for init="random"; None: torch's own, as for weights.

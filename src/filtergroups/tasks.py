@@ -4,7 +4,7 @@ Labels that are missing (NaN, a negative class, a mask of 0) drop out of the tas
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -214,7 +214,7 @@ class Regression(_Real):
 class ImageRegression(_Real):
     """One real value a pixel or voxel: RMSE, PSNR. The paper's CT is `ImageRegression("ct", scale=1024, offset=1)`."""
 
-    peak: float | None = field(default=None)  # the range of values for PSNR; None: that of the labels seen
+    peak: float | None = None  # the range of values for PSNR; None: what the scale makes 1
 
     def head(self, features: int, spatial_dims: int, *, hidden: int | None = None) -> nn.Module:
         return pointwise_head(self.name, features, self.outputs, spatial_dims)
@@ -223,7 +223,7 @@ class ImageRegression(_Real):
         from torchmetrics import MeanAbsoluteError
         from torchmetrics.image import PeakSignalNoiseRatio
 
-        return {"psnr": PeakSignalNoiseRatio(data_range=self.peak), "mae": MeanAbsoluteError()}
+        return {"psnr": PeakSignalNoiseRatio(data_range=self.peak or abs(self.scale)), "mae": MeanAbsoluteError()}
 
 
 @dataclass(frozen=True)

@@ -96,24 +96,24 @@ def equal_parts(kernels: int, groups: tuple[int, ...]) -> Tensor:
 def initial_probabilities(
     family: Family, kernels: int, scheme: Initialisation, generator: torch.Generator | None = None
 ) -> Tensor:
-    """K × G probabilities to start from.
+    """K × G probabilities to start from, in double precision.
 
-    `shared`: the full set .6, the rest split; `specific`: the full set .1, the rest split; `random`: Dirichlet(1, …, 1);
-    `mask`: equal parts at the vertices, at .99 so that a gradient exists.
+    `shared`: the full set .6, the rest split; `specific`: the full set .1, the rest split; `random`: Dirichlet(1, …,
+    1); `mask`: equal parts at the vertices, at .99 so that a gradient exists.
     """
     groups = len(family)
     if scheme not in get_args(Initialisation):
         raise ValueError(f"an initialisation is one of {list(get_args(Initialisation))}, found {scheme!r}; choose one")
     if groups == 1:
-        return torch.ones(kernels, 1)
+        return torch.ones(kernels, 1, dtype=torch.float64)
     if scheme == "random":
-        draws = torch.empty(kernels, groups).exponential_(generator=generator)
+        draws = torch.empty(kernels, groups, dtype=torch.float64).exponential_(generator=generator)
         return draws / draws.sum(-1, keepdim=True)
     if scheme == "mask":
-        probabilities = torch.full((kernels, groups), 0.01 / (groups - 1))
+        probabilities = torch.full((kernels, groups), 0.01 / (groups - 1), dtype=torch.float64)
         return probabilities.scatter(1, equal_parts(kernels, tuple(range(groups))).unsqueeze(1), 0.99)
     of_full = {"shared": 0.6, "specific": 0.1}[scheme]
-    row = torch.full((groups,), (1 - of_full) / (groups - 1))
+    row = torch.full((groups,), (1 - of_full) / (groups - 1), dtype=torch.float64)
     row[family.full] = of_full
     return row.repeat(kernels, 1)
 
@@ -128,7 +128,9 @@ def check_probabilities(family: Family, probabilities: Tensor) -> None:
         raise ValueError("probabilities are finite and not negative, found one that is not; check the rows")
     off = (probabilities.sum(-1) - 1).abs().max().item() if len(probabilities) else 0.0
     if off > 1e-4:
-        raise ValueError(f"each row of probabilities sums to 1, found a row that is off by {off:.3g}; divide by the sum")
+        raise ValueError(
+            f"each row of probabilities sums to 1, found a row that is off by {off:.3g}; divide by the sum"
+        )
 
 
 class Assignment(nn.Module):
@@ -188,10 +190,10 @@ class Assignment(nn.Module):
     def fix(self, groups: Tensor | None = None) -> None:
         """Put every kernel in one group for good: the given ones (K indices), or the most probable."""
         groups = self.mode() if groups is None else groups.to(self.rho.device)
-        if groups.shape != (self.kernels,) or (len(groups) and not 0 <= int(groups.min()) <= int(groups.max()) < len(self.family)):
+        if groups.shape != (self.kernels,) or bool(((groups < 0) | (groups >= len(self.family))).any()):
             raise ValueError(
-                f"groups are {self.kernels} indices below {len(self.family)}, found shape {tuple(groups.shape)} "
-                f"up to {int(groups.max()) if groups.numel() else 'nothing'}; give each kernel one of {list(self.groups)}"
+                f"groups are {self.kernels} indices from 0 to below {len(self.family)}, found {groups.tolist()[:8]}; "
+                f"give each kernel one of {list(self.groups)}"
             )
         fixed = one_hot(groups, self.rho.detach())
         del self.rho

@@ -2,8 +2,8 @@
 
 What the kernels of group g give is merged_g * M, where merged_g = Σ_{h ⊇ g} gate_h · F_h.
 By reader: the streams that g reads are laid side by side and convolved with the kernels that g keeps.
-By source: convolution is linear, so Σ_h (gate_h · F_h) * M is the same; each stream h is convolved once, with every kernel
-that any of its readers keeps, and the results are added. This is cheaper where kernels are kept in several groups.
+By source: convolution is linear, so Σ_h (gate_h · F_h) * M is the same; each stream h is convolved once, with every
+kernel that any of its readers keeps, and the results are added. Cheaper where kernels are kept in several groups.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ def _may_read(family: Family, reader: int, source: int, merged: bool) -> bool:
 
 
 def _product(source: Layout, target: Layout, streams: tuple[int, ...], readers: Sequence[int]) -> Product:
-    """These streams with every kernel that a reader keeps, once, in the order of the readers: the first takes a run of the results."""
+    """These streams with every kernel that a reader keeps, once: the first reader takes a run of the results."""
     channels = source.kernels[streams[0]]
     if len(streams) > 1:
         channels = Run.of(torch.cat([source.kernels[s].indices() for s in streams]))
@@ -132,7 +132,8 @@ def _banks(planned: Plan, of_kernels: Tensor, axis: int) -> Sequence[Tensor]:
     """The kernels of each product."""
     if planned.rows is None:
         return [product.kernels.take(of_kernels, axis) for product in planned.products]
-    return planned.rows.take(of_kernels, axis).split([product.kernels.size for product in planned.products], axis)
+    sizes = [product.kernels.size for product in planned.products]
+    return torch.split(planned.rows.take(of_kernels, axis), sizes, axis)
 
 
 def _gated(streams: Streams, chosen: tuple[int, ...], kernels: Tensor, channel_axis: int) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ def every_pair(width: int, groups: int) -> Layout:
 
 @lru_cache(maxsize=256)
 def one_pair_each(groups_of_kernels: tuple[int, ...]) -> Layout:
-    """Fixed one-hot gates: each kernel in its own stream only, channels """
+    """Fixed one-hot gates: each kernel in its own stream only, channels"""
     groups = torch.tensor(groups_of_kernels)
     return Layout.of(len(groups), [(int(g), (groups == g).nonzero().flatten()) for g in groups.unique()])
 
@@ -74,7 +74,7 @@ class Draw:
                 drawn[base] = base.draw(temperature, generator, estimator=estimator, examples=examples)
             gate, soft = drawn[base]
             gates.append((gate, soft) if rows is None else (gate[..., rows], soft[..., rows]))
-        for assignment, (gate, soft), strength in zip(random, gates, _strengths(gates), strict=True):
+        for assignment, (gate, _), strength in zip(random, gates, _strengths(gates), strict=True):
             draw._kept[assignment] = _laid_out(gate, strength, threshold)
         return draw
 

@@ -8,7 +8,7 @@ with f(a·x) = a·f(x), a ≥ 0 (ReLU, PReLU), that is the line above to the let
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -97,7 +97,7 @@ class GroupedConv(nn.Module):
 def check_streams(streams: Streams, channels: int, spatial_dims: int, name: str) -> None:
     if not isinstance(streams, Streams):
         raise TypeError(
-            f"layer '{name}' of a grouped network reads streams, found {type(streams).__name__}; call the network itself"
+            f"layer '{name}' of a grouped network reads streams, found {type(streams).__name__}; call the network"
         )
     if streams.pairs.width != channels or streams.axes != 2 + spatial_dims:
         raise ValueError(
@@ -156,10 +156,10 @@ class PerStream(nn.Module):
 class ConcatMerge(nn.Module):
     """Merge by concatenation and a 1×1 convolution, for streams that went through modules of their own.
 
-    merged_g = conv_g([F_h for h ⊇ g]), without an activation. It starts as the sum; a group with one source reads it as it is.
+    merged_g = conv_g([F_h for h ⊇ g]), without an activation. It starts as the sum; a group with one source reads that.
     """
 
-    def __init__(self, readers: dict[str, Sequence[int]], width: int, spatial_dims: int) -> None:
+    def __init__(self, readers: Mapping[str, Sequence[int]], width: int, spatial_dims: int) -> None:
         super().__init__()
         self.readers = {name: tuple(sources) for name, sources in readers.items()}
         self.weights = nn.ParameterDict()
@@ -179,7 +179,7 @@ class ConcatMerge(nn.Module):
         joined = torch.cat([streams.dense([group]) for group in here], 1)
         if joined.ndim == 2:
             return F.linear(joined, weight)
-        return cast(Tensor, CONVOLUTIONS[joined.ndim - 2](joined, weight))
+        return CONVOLUTIONS[joined.ndim - 2](joined, weight)
 
     def for_groups(self, streams: Streams, groups: Sequence[int]) -> Streams:
         """Streams in which each of these groups holds all that it may read, so that it reads no other."""

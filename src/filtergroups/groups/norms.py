@@ -81,8 +81,8 @@ class GroupedNorm(nn.Module):
 class GroupedGroupNorm(nn.Module):
     """Group normalisation within each stream.
 
-    Its statistics run over several channels, so each channel counts there with its gate: a kernel whose gate is 0 has no part in
-    the stream, not even in its mean. With all gates 1 this is the plain module.
+    Its statistics run over several channels, so each channel counts there with its gate: a kernel whose gate is 0 has
+    no part in the stream, not even in its mean. With all gates 1 this is the plain module.
     """
 
     def __init__(self, module: nn.GroupNorm, groups: int) -> None:
@@ -132,6 +132,8 @@ class GroupedPReLU(nn.Module):
         pairs = streams.pairs
         if self.weight.shape[1] == 1:
             slopes = (self.weight[group] for group in pairs.groups)
-            return streams.like(one_slope(part, s, self.owns_input) for part, s in zip(streams.parts, slopes, strict=True))
+            return streams.like(
+                one_slope(part, s, self.owns_input) for part, s in zip(streams.parts, slopes, strict=True)
+            )
         slopes = (run.take(self.weight[g], 0) for g, run in zip(pairs.groups, pairs.kernels, strict=True))
         return streams.like(map(F.prelu, streams.parts, slopes))

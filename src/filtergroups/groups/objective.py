@@ -45,7 +45,9 @@ def objective(
     names = {task.name for task in network.tasks}
     for what, given in (("labels", labels), ("outputs", outputs)):
         if set(given) != names:
-            raise ValueError(f"{what} are given for the tasks {sorted(names)}, found {sorted(given)}; give one for each")
+            raise ValueError(
+                f"{what} are given for the tasks {sorted(names)}, found {sorted(given)}; give one for each"
+            )
     if unknown := set(masks) - names:
         raise ValueError(f"masks are given for tasks among {sorted(names)}, found {sorted(unknown)}; drop those")
     for task in network.tasks:

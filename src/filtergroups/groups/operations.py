@@ -10,12 +10,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from filtergroups.groups import elementwise
-from filtergroups.groups.streams import CannotLift, Layout, Run, Streams, over_space, spread
+from filtergroups.groups.arithmetic import ARITHMETIC, of_channels, origins_of, same_batch
+from filtergroups.groups.streams import REMEDY, CannotLift, Layout, Run, Streams
 
-REMEDY = "name the module that holds it in lift(..., per_stream=[...]) to run a copy of it on each stream"
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 # Each output channel depends on the same input channel only, so these run on each stream as they are.
-CHANNELWISE = frozenset(
+CHANNELWISE = _names(
     """
     relu relu_ relu6 leaky_relu leaky_relu_ rrelu rrelu_ elu elu_ selu selu_ celu celu_ gelu silu silu_ mish mish_
     hardswish hardsigmoid hardtanh hardtanh_ hardshrink softshrink tanhshrink sigmoid sigmoid_ tanh tanh_ softplus
@@ -29,24 +33,28 @@ CHANNELWISE = frozenset(
     fractional_max_pool2d fractional_max_pool3d interpolate upsample upsample_nearest upsample_bilinear grid_sample
     dropout dropout_ dropout1d dropout2d dropout3d feature_dropout feature_dropout_ alpha_dropout feature_alpha_dropout
     clone contiguous detach requires_grad_ float double half bfloat16 to type type_as cpu cuda mps
-    """.split()
+    """
 )
-REDUCTIONS = frozenset("mean sum amax amin std var logsumexp".split())
-SPATIAL_SELECTION = frozenset("flip roll softmax log_softmax cumsum".split())
-QUERIES = frozenset(
-    "size dim numel nelement element_size stride is_contiguous is_floating_point is_complex get_device __len__ "
-    "__repr__ __format__ is_inference is_same_size data_ptr".split()
+REDUCTIONS = _names("mean sum amax amin std var logsumexp")
+SPATIAL_SELECTION = _names("flip roll softmax log_softmax cumsum")
+QUERIES = _names(
+    """
+    size dim numel nelement element_size stride is_contiguous is_floating_point is_complex get_device __len__ __repr__
+    __format__ is_inference is_same_size
+    """
 )
-ATTRIBUTES = frozenset(
-    "shape ndim dtype device requires_grad is_cuda is_cpu is_mps is_meta is_leaf is_quantized is_sparse is_nested "
-    "is_xpu names grad_fn".split()
+ATTRIBUTES = _names(
+    """
+    shape ndim dtype device requires_grad is_cuda is_cpu is_mps is_meta is_leaf is_quantized is_sparse is_nested is_xpu
+    names grad_fn
+    """
 )
-CONVOLUTIONS = frozenset(
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul __matmul__ bmm einsum".split()
+CONVOLUTIONS = _names(
+    """
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul __matmul__ bmm einsum
+    """
 )
-NORMALISATIONS = frozenset("batch_norm group_norm layer_norm instance_norm local_response_norm normalize".split())
-
-
+NORMALISATIONS = _names("batch_norm group_norm layer_norm instance_norm local_response_norm normalize")
 OUT_OF_PLACE: dict[str, Callable[..., Any]] = {
     name: next(getattr(home, name[:-1]) for home in (torch.Tensor, F, torch) if hasattr(home, name[:-1]))
     for name in CHANNELWISE
@@ -71,7 +79,9 @@ def run(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -
     if name in RULES:
         return RULES[name](func, *args, **kwargs)
     if name in CONVOLUTIONS:
-        raise CannotLift(f"torch's function '{name}' has its weights outside a module; use nn.Conv or nn.Linear, or {REMEDY}")
+        raise CannotLift(
+            f"torch's function '{name}' has its weights outside a module; use nn.Conv or nn.Linear, or {REMEDY}"
+        )
     if name in NORMALISATIONS:
         raise CannotLift(f"torch's function '{name}' would mix groups; use an nn norm module, or {REMEDY}")
     raise CannotLift(f"torch's function '{name}' is not known to keep the channels apart; {REMEDY}")
@@ -136,7 +146,7 @@ def view(func: Callable[..., Any], streams: Streams, *shape: Any) -> Streams:
     if wanted == (batch, width * positions):
         return _units(streams)
     raise CannotLift(
-        f"a view of {tuple(streams.shape)} as {wanted} moves channels across groups; keep batch and channels, or {REMEDY}"
+        f"a view of {tuple(streams.shape)} as {wanted} moves channels across groups; keep the channels, or {REMEDY}"
     )
 
 
@@ -151,7 +161,9 @@ def flatten(func: Callable[..., Any], streams: Streams, start_dim: int = 0, end_
         return streams.each(lambda part: part.flatten(start, end))
     if start == 1 and end == streams.axes - 1:
         return _units(streams)
-    raise CannotLift(f"flatten({start_dim}, {end_dim}) joins batch or channels with other axes; use flatten(1), or {REMEDY}")
+    raise CannotLift(
+        f"flatten({start_dim}, {end_dim}) joins batch or channels with other axes; use flatten(1), or {REMEDY}"
+    )
 
 
 def _units(streams: Streams) -> Streams:
@@ -206,13 +218,6 @@ def prelu(func: Callable[..., Any], streams: Streams, weight: Tensor) -> Streams
     return streams.like(func(part, slope) for part, slope in zip(streams.parts, slopes, strict=True))
 
 
-def of_channels(tensor: Tensor, axis: int, streams: Streams) -> list[Tensor]:
-    """A tensor with one entry a channel of the plain network (or one for all), as each stream's channels need it."""
-    if tensor.shape[axis] == 1:
-        return [tensor] * len(streams.parts)
-    return [run.take(tensor, axis) for run in streams.pairs.kernels]
-
-
 def pad(func: Callable[..., Any], streams: Streams, pad: Sequence[int], *args: Any, **kwargs: Any) -> Streams:
     """Padding in space is channel-wise; zero channels before or after only move the channels' indices."""
     space = 2 * (streams.axes - 2)
@@ -245,25 +250,18 @@ def cat(func: Callable[..., Any], tensors: Sequence[Any], dim: int = 0, **kwargs
     groups = sorted({group for item in items for group in item.pairs.groups})
     parts, kernels, gates, origins = [], [], [], []
     for group in groups:
-        places = [(i, item, item.pairs.groups.index(group)) for i, item in enumerate(items) if group in item.pairs.groups]
+        places = [
+            (i, item, item.pairs.groups.index(group)) for i, item in enumerate(items) if group in item.pairs.groups
+        ]
         parts.append(torch.cat([item.parts[n] for _, item, n in places], 1))
         kernels.append((group, torch.cat([item.pairs.kernels[n].indices() + starts[i] for i, item, n in places])))
         if gated:
-            gates.append(torch.cat(_same_batch([item.gate(n) for _, item, n in places]), 1))
+            gates.append(torch.cat(same_batch([item.gate(n) for _, item, n in places]), 1))
         if surveyed:
-            origins.append(torch.cat([_origins(item.pairs, n) for _, item, n in places]))
+            origins.append(torch.cat([origins_of(item.pairs, n) for _, item, n in places]))
     mixed = any(item.pairs.mixed for item in items)
     pairs = Layout.of(starts[-1], kernels, mixed=mixed, origins=tuple(origins) or None)
     return Streams(parts, pairs, tuple(gates) or None, first.draw)
-
-
-def _origins(pairs: Layout, stream: int) -> Tensor:
-    return torch.full((pairs.kernels[stream].size,), -1) if pairs.origins is None else pairs.origins[stream]
-
-
-def _same_batch(gates: list[Tensor]) -> list[Tensor]:
-    batch = max(gate.shape[0] for gate in gates)
-    return [gate.expand(batch, -1) for gate in gates]
 
 
 def take_channels(streams: Streams, start: int, stop: int) -> Streams:
@@ -279,7 +277,7 @@ def take_channels(streams: Streams, start: int, stop: int) -> Streams:
             parts.append(chosen.take(streams.parts[n], 1))
             kernels.append((group, indices[inside] - start))
             gates.append(chosen.take(streams.gate(n), 1))
-            origins.append(_origins(pairs, n)[inside])
+            origins.append(origins_of(pairs, n)[inside])
     if not parts:  # no stream has these channels: they are 0
         parts = [streams.parts[0].narrow(1, 0, 1) * 0]
         kernels = [(pairs.groups[0], torch.tensor([0]))]
@@ -320,122 +318,6 @@ def getitem(func: Callable[..., Any], streams: Streams, index: Any) -> Streams:
     return streams.each(lambda part: part[(index[0], slice(None), *index[2:])])
 
 
-def _scaled(value: Any, factor: Any) -> Any:
-    if factor == 1:
-        return value
-    return value.each(lambda part: part * factor) if isinstance(value, Streams) else value * factor
-
-
-def addition(func: Callable[..., Any], left: Any, right: Any, *, alpha: Any = 1) -> Streams:
-    return combine(left, _scaled(right, alpha), torch.add)
-
-
-def subtraction(func: Callable[..., Any], left: Any, right: Any, *, alpha: Any = 1) -> Streams:
-    return combine(left, _scaled(right, alpha), torch.sub)
-
-
-def reversed_subtraction(func: Callable[..., Any], right: Any, left: Any) -> Streams:
-    return combine(left, right, torch.sub)
-
-
-def multiplication(func: Callable[..., Any], left: Any, right: Any) -> Streams:
-    return combine(left, right, torch.mul)
-
-
-def division(func: Callable[..., Any], left: Any, right: Any) -> Streams:
-    if isinstance(right, Streams):
-        raise CannotLift(f"features are divided by a number or a tensor, found features; {REMEDY}")
-    return combine(left, right, torch.div)
-
-
-def in_place(rule: Callable[..., Streams]) -> Callable[..., Streams]:
-    """`a += b` changes a itself, as user code may hold another name of it."""
-
-    def run_in_place(func: Callable[..., Any], left: Streams, right: Any, **kwargs: Any) -> Streams:
-        result = rule(func, left, right, **kwargs)
-        if not isinstance(left, Streams) or result.parts[0].shape[2:] != left.parts[0].shape[2:]:
-            raise CannotLift(f"'{func.__name__}' would change the shape of a tensor in place; write a + b")
-        left.__dict__.update(result.__dict__)
-        return left
-
-    return run_in_place
-
-
-def combine(left: Any, right: Any, operation: Callable[[Any, Any], Tensor]) -> Streams:
-    """Elementwise arithmetic of streams with streams, tensors or numbers."""
-    if not isinstance(left, Streams):
-        beside = _beside(left, right)
-        return right.like(operation(a, b) for a, b in zip(beside, right.parts, strict=True))  # type: ignore[no-any-return]
-    if not isinstance(right, Streams):
-        return left.like(operation(a, b) for a, b in zip(left.parts, _beside(right, left), strict=True))
-    left.draw.joined(left, right)
-    if left.stitch is not right.stitch:
-        left, right = left.settled(), right.settled()
-    if left.pairs is right.pairs and left.gates is right.gates:
-        return left.like(operation(a, b) for a, b in zip(left.parts, right.parts, strict=True))
-    return _with_different_gates(left.settled(), right.settled(), operation)
-
-
-def _beside(value: Any, streams: Streams) -> list[Any]:
-    """A tensor that broadcasts with the plain network's features, as each stream needs it."""
-    axis = value.ndim - (streams.axes - 1) if isinstance(value, Tensor) else -1
-    return [value] * len(streams.parts) if axis < 0 else of_channels(value, axis, streams)
-
-
-def _with_different_gates(left: Streams, right: Streams, operation: Callable[[Any, Any], Tensor]) -> Streams:
-    """Sum or product of features that do not share their gates or their pairs, stream by stream.
-
-    What is read of a sum is gate_l · left + gate_r · right. It keeps a pending gate, the larger of the two, so that a norm
-    after it cannot bring back what the gates closed: features (gate_l · left + gate_r · right) / max, gate max.
-    A product has the product of the gates; where one side has no such pair it is 0.
-    """
-    if left.pairs.width != right.pairs.width:
-        raise CannotLift(
-            f"features of {left.pairs.width} and {right.pairs.width} channels meet in one operation; {REMEDY}"
-        )
-    width = left.pairs.width
-    groups = sorted({*left.pairs.groups, *right.pairs.groups})
-    parts, kernels, gates, origins = [], [], [], []
-    for group in groups:
-        sides = [(s, s.pairs.groups.index(group)) for s in (left, right) if group in s.pairs.groups]
-        union = torch.cat([s.pairs.kernels[n].indices() for s, n in sides]).unique()
-        features, opened, identities = [], [], torch.full((len(union),), -1)
-        for s, n in sides:
-            at = Run.of(torch.searchsorted(union, s.pairs.kernels[n].indices()))
-            features.append(spread(s.parts[n], at, len(union)))
-            opened.append(spread(s.gate(n), at, len(union)))
-            known = _origins(s.pairs, n) >= 0
-            identities[at.indices()[known]] = _origins(s.pairs, n)[known]
-        if len(sides) == 1:
-            if operation is torch.mul:
-                continue
-            negative = operation is torch.sub and sides[0][0] is right
-            parts.append(-features[0] if negative else features[0])
-            gates.append(opened[0])
-        elif operation is torch.mul:
-            parts.append(features[0] * features[1])
-            gates.append(opened[0] * opened[1])
-        elif left.gates is None and right.gates is None:
-            parts.append(operation(features[0], features[1]))
-            gates.append(opened[0])
-        else:
-            opened = _same_batch(opened)
-            larger = torch.maximum(*opened)
-            safe = larger.clamp_min(torch.finfo(larger.dtype).tiny)
-            shares = [over_space(gate / safe, feature) for gate, feature in zip(opened, features, strict=True)]
-            parts.append(operation(shares[0] * features[0], shares[1] * features[1]))
-            gates.append(larger)
-        kernels.append((group, union))
-        origins.append(identities)
-    if not parts:  # a product of features that no group has in common
-        parts, gates = [left.parts[0].narrow(1, 0, 1) * 0], [left.gate(0).narrow(1, 0, 1)]
-        kernels, origins = [(left.pairs.groups[0], torch.tensor([0]))], [torch.tensor([-1])]
-    surveyed = left.pairs.origins or right.pairs.origins
-    mixed = left.pairs.mixed or right.pairs.mixed
-    pairs = Layout.of(width, kernels, mixed=mixed, origins=tuple(origins) if surveyed else None)
-    return Streams(parts, pairs, tuple(gates) if left.gates or right.gates else None, left.draw)
-
-
 def refuse_channel_order(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     raise CannotLift(f"'{func.__name__}' moves the channel axis, which streams cannot follow; {REMEDY}")
 
@@ -454,14 +336,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "chunk": chunk,
     "split": split,
     "__getitem__": getitem,
-    **dict.fromkeys(("add", "__add__", "__radd__"), addition),
-    **dict.fromkeys(("sub", "__sub__", "subtract"), subtraction),
-    **dict.fromkeys(("rsub", "__rsub__"), reversed_subtraction),
-    **dict.fromkeys(("mul", "__mul__", "__rmul__", "multiply"), multiplication),
-    **dict.fromkeys(("div", "__div__", "__truediv__", "true_divide", "divide"), division),
-    **dict.fromkeys(("add_", "__iadd__"), in_place(addition)),
-    **dict.fromkeys(("sub_", "__isub__"), in_place(subtraction)),
-    **dict.fromkeys(("mul_", "__imul__"), in_place(multiplication)),
-    **dict.fromkeys(("div_", "__itruediv__", "__idiv__"), in_place(division)),
+    **ARITHMETIC,
     **dict.fromkeys(("permute", "transpose", "swapaxes", "movedim", "t"), refuse_channel_order),
 }

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from filtergroups.groups.draw import Draw
 
 
+REMEDY = "name the module that holds it in lift(..., per_stream=[...]) to run a copy of it on each stream"
+
+
 class CannotLift(ValueError):
     """Something in a network's forward code that streams cannot follow."""
 
@@ -89,8 +92,9 @@ class Layout:
 class Streams(torch.Tensor):
     """The features of all groups; one tensor to the network's forward code.
 
-    parts: for each group of the layout, batch × kernels × space, un-gated. gates: for each, [batch or 1] × kernels, pending: they
-    multiply what a convolution or a head reads, hence act after every normalisation before it. None means 1.
+    parts: for each group of the layout, batch × kernels × space, un-gated. gates: for each, [batch or 1] × kernels,
+    pending: they multiply what a convolution or a head reads, hence act after every normalisation before it. None
+    means 1.
     """
 
     parts: tuple[Tensor, ...]
@@ -179,10 +183,10 @@ class Streams(torch.Tensor):
             return run(func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch leaves it untyped
         raise CannotLift(f"{func} reached the streams below the level that they follow")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # torch leaves it untyped
         sizes = {
             self.family.names[group]: run.size for group, run in zip(self.pairs.groups, self.pairs.kernels, strict=True)
         }

@@ -33,9 +33,7 @@ class CrossStitch(nn.Module):
         slots = self.slots if rows is None else self.slots[rows]
         pairs = streams.pairs
         of_stream = [run.take(slots, 0) for run in pairs.kernels]
-        mixed = [
-            self._mixed(streams, self.task_of_group[group], of_stream, n) for n, group in enumerate(pairs.groups)
-        ]
+        mixed = [self._mixed(streams, self.task_of_group[group], of_stream, n) for n, group in enumerate(pairs.groups)]
         return Streams(mixed, pairs, streams.gates, streams.draw)
 
     def _mixed(self, streams: Streams, task: int, slots: list[Tensor], n: int) -> Tensor:

@@ -67,7 +67,8 @@ def highresnet(
 ) -> GroupedNetwork:
     """The paper's scan network: the five 3×3 convolutions outside the residual blocks are grouped.
 
-    The blocks are copied for each stream; after them streams merge by concatenation and a 1×1 convolution. options are those of `lift`.
+    The blocks are copied for each stream; after them streams merge by concatenation and a 1×1 convolution. options are
+    those of `lift`.
     """
     if spatial_dims not in CONVOLUTION:
         raise ValueError(f"spatial_dims is 2 or 3, found {spatial_dims}")

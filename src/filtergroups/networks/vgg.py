@@ -39,7 +39,7 @@ def vgg11(
 ) -> GroupedNetwork:
     """The paper's face network: every convolution of VGG11 is grouped.
 
-    width scales the table of kernels; hidden is the size of each head's hidden layer (None: that of the features); options are those
-    of `lift`.
+    width scales the table of kernels; hidden is the size of each head's hidden layer (None: that of the features);
+    options are those of `lift`.
     """
     return lift(VGG11(channels, width), tasks, hidden=hidden, **options)
