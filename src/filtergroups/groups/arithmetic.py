@@ -75,6 +75,10 @@ def combine(left: Any, right: Any, operation: Callable[[Any, Any], Tensor]) -> S
         return streams.like(operation(a, b) for a, b in zip(_beside(left, streams), streams.parts, strict=True))
     if not isinstance(right, Streams):
         return left.like(operation(a, b) for a, b in zip(left.parts, _beside(right, left), strict=True))
+    return _of_streams(left, right, operation)
+
+
+def _of_streams(left: Streams, right: Streams, operation: Callable[[Any, Any], Tensor]) -> Streams:
     left.draw.joined(left, right)
     if left.stitch is not right.stitch:
         left, right = left.settled(), right.settled()
