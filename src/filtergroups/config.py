@@ -1,0 +1,331 @@
+"""The configuration of a run: TOML, checked before anything is done."""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from filtergroups.tasks import Classification, ImageRegression, Regression, Segmentation, Task
+
+Positive = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class ConfigError(ValueError):
+    """A config that cannot be used: one line naming the key, what was found and what is allowed."""
+
+
+class Section(BaseModel):
+    """A table of the config: unknown keys are errors, values are not changed after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class TaskConfig(Section):
+    """One task: what is predicted, and (for tables) the column that holds it."""
+
+    name: str
+    kind: Literal["regression", "classification", "segmentation", "image_regression"]
+    column: str | None = Field(None, description="column of the table; None: the task's name")
+    classes: Annotated[int, Field(ge=2)] | None = Field(None, description="number of classes; None: those in the data")
+    labels: list[str] | None = Field(None, description="names of the classes, in order; None: as found in the data")
+    scale: float = Field(1.0, description="real values: the network learns label / scale + offset")
+    offset: float = 0.0
+
+    def task(self, classes: int | None = None) -> Task:
+        """The task itself; classes where the config leaves them to the data."""
+        if self.kind == "regression":
+            return Regression(self.name, scale=self.scale, offset=self.offset)
+        if self.kind == "image_regression":
+            return ImageRegression(self.name, scale=self.scale, offset=self.offset)
+        count = self.classes or (len(self.labels) if self.labels else classes)
+        if count is None:
+            raise ConfigError(f"tasks.{self.name}.classes: expected a number of classes, found none; set it")
+        if self.kind == "classification":
+            return Classification(self.name, classes=count)
+        return Segmentation(self.name, classes=count)
+
+
+class ImageData(Section):
+    """What tables and faces have in common."""
+
+    root: Path = Field(description="folder of the images")
+    size: Positive = Field(64, description="images are resized to size × size")
+    channels: Literal[1, 3] = 3
+    flip: bool = Field(False, description="augmentation: mirror images left-right at random")
+    shift: Annotated[float, Field(ge=0, le=0.5)] = Field(
+        0.0, description="augmentation: shift by up to this share of the size"
+    )
+    on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="what training does with unreadable images")
+    cache: Path | None = Field(None, description="folder for decoded images; None: the user's cache folder")
+
+
+class TableData(ImageData):
+    """A CSV or TSV of image paths and label columns."""
+
+    kind: Literal["table"]
+    table: Path = Field(description="CSV or TSV file with a header")
+    image_column: str = "image"
+    split_column: str | None = Field(None, description="column with train, validation or test; None: a seeded split")
+    group_column: str | None = Field(None, description="rows with the same value stay in one part of the seeded split")
+    split_file: Path | None = Field(None, description="CSV file,split; read if it exists, else written")
+
+
+class FacesData(ImageData):
+    """A UTKFace folder: the labels are in the files' names."""
+
+    kind: Literal["faces"]
+    tasks: list[Literal["age", "gender", "race"]] = Field(["age", "gender"], min_length=1)
+    split_file: Path | None = Field(None, description="CSV file,split; None: a seeded split")
+    fraction: Fraction = Field(1.0, description="share of the training part that is used")
+
+
+class ScansData(Section):
+    """A folder a patient of NIfTI files: one input, a synthesis target and a segmentation, or one of these."""
+
+    kind: Literal["scans"]
+    root: Path = Field(description="folder that holds one folder a patient")
+    input: str = Field("mr.nii.gz", description="file name of the input in each patient's folder")
+    target: str | None = Field("ct.nii.gz", description="file name of the image to synthesise")
+    labels: str | None = Field("labels.nii.gz", description="file name of the label map")
+    valid: str | None = Field(None, description="file name of a mask: the synthesis counts where it is 1")
+    target_task: str = "ct"
+    labels_task: str = "organs"
+    label_names: dict[str, str] | None = Field(None, description="value -> name; None: labels.json in the root")
+    target_scale: float = Field(1024.0, description="the network learns target / scale + offset")
+    target_offset: float = 1.0
+    split_file: Path | None = Field(None, description="CSV patient,split; None: split.csv in the root, else seeded")
+    spacing: Annotated[float, Field(gt=0)] | None = Field(None, description="resample to this isotropic spacing in mm")
+    bias_correction: bool = Field(False, description="N4 bias field correction of the input (SimpleITK)")
+    histogram: bool = Field(True, description="histogram normalisation learned on the training part (Nyúl)")
+    spatial_dims: Literal[2, 3] = Field(2, description="2: axial patches; 3: volume patches")
+    patch: Positive = Field(64, description="size of the training patches in pixels")
+    patch_depth: Positive = Field(16, description="number of slices of 3-D patches")
+    padding: Annotated[int, Field(ge=0)] = Field(4, description="zero padding of patches; the loss is inside only")
+    patches_per_patient: Positive = Field(16, description="training patches of each patient in an epoch")
+    zoom: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="augmentation: scale by 1 ± this")
+    rotation: Annotated[float, Field(ge=0, le=180)] = Field(10.0, description="augmentation: rotate by ± these degrees")
+    bone_above: float | None = Field(None, description="report PSNR where the target is above this, as 'bone'")
+    cache: Path | None = None
+
+
+class PhantomData(Section):
+    """The pelvis phantom: generated scans, written to the root once and then read like any others."""
+
+    kind: Literal["phantom"]
+    root: Path
+    patients: Positive = 15
+    seed: int = 0
+    shape: tuple[Positive, Positive, Positive] = (288, 288, 62)
+    spacing: tuple[float, float, float] = (1.46, 1.46, 1.46)
+    spatial_dims: Literal[2, 3] = 2
+    patch: Positive = 64
+    patch_depth: Positive = 16
+    padding: Annotated[int, Field(ge=0)] = 4
+    patches_per_patient: Positive = 16
+    zoom: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    rotation: Annotated[float, Field(ge=0, le=180)] = 10.0
+    cache: Path | None = None
+
+
+DataConfig = Annotated[TableData | FacesData | ScansData | PhantomData, Field(discriminator="kind")]
+
+
+class NetworkConfig(Section):
+    """Which backbone."""
+
+    name: Literal["vgg11", "highresnet"]
+    width: Annotated[float, Field(gt=0)] = Field(1.0, description="factor of the number of kernels")
+    hidden: Annotated[int, Field(ge=0)] | None = Field(None, description="units of each head's hidden layer; 0: none")
+
+
+class MethodConfig(Section):
+    """How kernels are assigned to groups."""
+
+    name: Literal["one_task", "hard_sharing", "constant_mask", "constant_p", "cross_stitch", "sfg"] = "sfg"
+    groups: Literal["tasks+shared", "all_subsets"] | list[list[str]] = "tasks+shared"
+    init: Literal["shared", "specific", "random", "mask"] = "shared"
+    estimator: Literal["soft", "straight_through", "gumbel_rao"] = "soft"
+    per_example: bool = Field(False, description="one gate per example, not per batch")
+    threshold: Annotated[float, Field(ge=0, lt=0.2)] = Field(1e-3, description="gates below are not computed; 0: exact")
+
+
+class TemperatureConfig(Section):
+    """temperature(step) = max(floor, start · exp(−rate · step))"""
+
+    start: Annotated[float, Field(gt=0)] = 1.0
+    floor: Annotated[float, Field(gt=0)] = 0.1
+    rate: Annotated[float, Field(ge=0)] | None = Field(None, description="None: reaches the floor at half the steps")
+
+
+class TrainingConfig(Section):
+    """The loop."""
+
+    epochs: Positive = 20
+    batch_size: Positive = 32
+    optimiser: Literal["adam", "adamw"] = "adam"
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    probability_factor: Annotated[float, Field(gt=0)] = Field(10.0, description="learning rate of p, times that of weights")
+    weight_factor: Annotated[float, Field(ge=0)] = Field(1e-6, description="λ1 of eq. 5")
+    entropy_factor: Annotated[float, Field(ge=0)] = Field(1e-5, description="λ2 of eq. 5")
+    clip_norm: Annotated[float, Field(ge=0)] = Field(0.0, description="clip the gradient's norm; 0: do not")
+    task_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    uncertainty_weighting: bool = Field(False, description="learn the tasks' weights (Kendall et al.)")
+    finetune_epochs: Annotated[int, Field(ge=0)] = Field(
+        0, description="the last epochs, with every kernel fixed in its most probable group"
+    )
+    validate_every: Annotated[int, Field(ge=0)] = Field(0, description="steps; 0: after each epoch")
+    validate_examples: Annotated[int, Field(ge=0)] = Field(0, description="how many to validate on; 0: all")
+    checkpoint_every: Positive = Field(200, description="steps between checkpoints")
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    devices: Positive = 1
+    nodes: Positive = 1
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    threads: Positive | None = Field(None, description="CPU threads; None: torch's default")
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> "TrainingConfig":
+        if self.finetune_epochs >= self.epochs:
+            raise ValueError(f"finetune_epochs is below epochs ({self.epochs}), found {self.finetune_epochs}")
+        return self
+
+
+class Config(Section):
+    """Everything that a run is made from."""
+
+    seed: int = 0
+    data: DataConfig
+    tasks: list[TaskConfig] = Field(default_factory=list, description="for tables: what to predict")
+    network: NetworkConfig
+    method: MethodConfig = MethodConfig()
+    temperature: TemperatureConfig = TemperatureConfig()
+    training: TrainingConfig = TrainingConfig()
+
+    @field_validator("tasks")
+    @classmethod
+    def _names_are_unique(cls, tasks: list[TaskConfig]) -> list[TaskConfig]:
+        names = [task.name for task in tasks]
+        if len(set(names)) < len(names):
+            raise ValueError(f"task names are unique, found {names}")
+        return tasks
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Config":
+        if self.data.kind == "table" and not self.tasks:
+            raise ValueError("a table needs at least one [[tasks]] entry, found none")
+        if self.data.kind != "table" and self.tasks:
+            raise ValueError(f"[[tasks]] are for data.kind = 'table'; '{self.data.kind}' has its own, remove them")
+        return self
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file; overrides are 'section.key=value' with TOML values (bare text is text).
+
+    Relative paths in the file are taken from the file's folder.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected a readable TOML file, found {_reason(error)}") from None
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: expected TOML, found {error}") from None
+    for override in overrides:
+        _override(tree, override)
+    return resolved(make_config(tree, str(path)), path.parent)
+
+
+def make_config(tree: Mapping[str, Any], where: str = "config") -> Config:
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_first_problem(error)}") from None
+
+
+def resolved(config: Config, folder: Path) -> Config:
+    """The same with absolute paths."""
+    data = {
+        key: (folder / value.expanduser()).resolve() if isinstance(value, Path) else value
+        for key, value in dict(config.data).items()
+    }
+    return config.model_copy(update={"data": config.data.model_copy(update=data)})
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "bytes that are not UTF-8"
+
+
+def _override(tree: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise ConfigError(f"--set {text}: expected section.key=value; for example --set training.epochs=5")
+    node = tree
+    for part in path[:-1]:
+        node = node.setdefault(part, {})
+        if not isinstance(node, dict):
+            raise ConfigError(f"--set {text}: '{part}' is a value, not a section; check the key")
+    try:
+        node[path[-1]] = tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        node[path[-1]] = value.strip()
+
+
+def _first_problem(error: ValidationError) -> str:
+    """One line for the first of pydantic's findings: the key, what is allowed, what was found."""
+    problem = error.errors()[0]
+    more = error.error_count() - 1
+    kinds = {"table", "faces", "scans", "phantom"}
+    key = ".".join(str(part) for part in problem["loc"] if part not in kinds or problem["loc"][0] != "data")
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        known = _known_keys(problem["loc"])
+        message = f"unknown key; allowed here: {', '.join(known)}" if known else "unknown key; remove it"
+    elif problem["type"] == "missing":
+        message = "expected a value, found none; add it"
+    elif problem["type"] != "value_error":
+        message = f"{message}, found {problem['input']!r}"
+    return f"{key or 'config'}: {message}" + (f" (and {more} more)" if more else "")
+
+
+def _known_keys(location: Sequence[Any]) -> list[str]:
+    sections: dict[str, type[Section]] = {
+        "network": NetworkConfig,
+        "method": MethodConfig,
+        "temperature": TemperatureConfig,
+        "training": TrainingConfig,
+        "tasks": TaskConfig,
+        "table": TableData,
+        "faces": FacesData,
+        "scans": ScansData,
+        "phantom": PhantomData,
+    }
+    for part in reversed(location[:-1]):
+        if part in sections:
+            return list(sections[part].model_fields)
+    return list(Config.model_fields) if len(location) == 1 else []
+
+
+def dump_config(config: Config) -> str:
+    """The complete config as TOML."""
+    import tomli_w
+
+    return tomli_w.dumps(_without_none(json.loads(config.model_dump_json())))
+
+
+def _without_none(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _without_none(value) for key, value in tree.items() if value is not None}
+    return [_without_none(item) for item in tree] if isinstance(tree, list) else tree
+
+
+def config_schema() -> dict[str, Any]:
+    """A JSON schema for editors."""
+    return Config.model_json_schema()
