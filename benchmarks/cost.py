@@ -84,7 +84,10 @@ def peak_memory(network: nn.Module, step: Step) -> int:
 
 def import_seconds() -> float:
     """Time to import filtergroups beyond torch's own, in a new process; median of five."""
-    code = "import torch, time; t = time.perf_counter(); import filtergroups; print(time.perf_counter() - t)"
+    code = (
+        "import torch, time; t = time.perf_counter(); import filtergroups; filtergroups.vgg11; "
+        "print(time.perf_counter() - t)"
+    )
     return statistics.median(
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
         for _ in range(5)

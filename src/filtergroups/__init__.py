@@ -5,18 +5,28 @@ net = fg.vgg11(tasks)                              # or fg.highresnet(tasks), or
 outputs = net(images, temperature=fg.anneal(step), generator=g)
 fg.objective(net, outputs, labels).total.backward()
 net.predict(images, samples=50, generator=g)       # per task: value, spread
+
+config = fg.load_config("my.toml")                 # what the command line does, in one call each
+fg.train(config, "runs/my"); fg.evaluate("runs/my"); fg.predict("runs/my", ["image.jpg"], "out.csv")
 """
 
-from filtergroups.baselines import METHODS
-from filtergroups.groups.annealing import anneal
-from filtergroups.groups.assignment import Assignment
-from filtergroups.groups.objective import objective
-from filtergroups.groups.routing import Family, family
-from filtergroups.groups.streams import CannotLift
-from filtergroups.network import GroupedNetwork, lift
-from filtergroups.networks.highresnet import highresnet
-from filtergroups.networks.vgg import vgg11
-from filtergroups.tasks import Classification, ImageRegression, Prediction, Regression, Segmentation
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from filtergroups.baselines import METHODS
+    from filtergroups.config import load_config
+    from filtergroups.evaluation import evaluate
+    from filtergroups.groups.annealing import anneal
+    from filtergroups.groups.assignment import Assignment
+    from filtergroups.groups.objective import objective
+    from filtergroups.groups.routing import Family, family
+    from filtergroups.groups.streams import CannotLift
+    from filtergroups.inference import predict
+    from filtergroups.network import GroupedNetwork, lift
+    from filtergroups.networks.highresnet import highresnet
+    from filtergroups.networks.vgg import vgg11
+    from filtergroups.tasks import Classification, ImageRegression, Prediction, Regression, Segmentation
+    from filtergroups.training import resume, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,9 +41,47 @@ __all__ = [
     "Regression",
     "Segmentation",
     "anneal",
+    "evaluate",
     "family",
     "highresnet",
     "lift",
+    "load_config",
     "objective",
+    "predict",
+    "resume",
+    "train",
     "vgg11",
 ]
+
+# Where each name lives: it is imported when it is first used, so that the command line answers at once.
+_HOMES = {
+    "baselines": ("METHODS",),
+    "config": ("load_config",),
+    "evaluation": ("evaluate",),
+    "groups.annealing": ("anneal",),
+    "groups.assignment": ("Assignment",),
+    "groups.objective": ("objective",),
+    "groups.routing": ("Family", "family"),
+    "groups.streams": ("CannotLift",),
+    "inference": ("predict",),
+    "network": ("GroupedNetwork", "lift"),
+    "networks.highresnet": ("highresnet",),
+    "networks.vgg": ("vgg11",),
+    "tasks": ("Classification", "ImageRegression", "Prediction", "Regression", "Segmentation"),
+    "training": ("resume", "train"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    for home, names in _HOMES.items():
+        if name in names:
+            value = getattr(import_module(f"filtergroups.{home}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'filtergroups' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -171,7 +171,9 @@ class TrainingConfig(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    probability_factor: Annotated[float, Field(gt=0)] = Field(10.0, description="learning rate of p, times that of weights")
+    probability_factor: Annotated[float, Field(gt=0)] = Field(
+        10.0, description="learning rate of p, times that of weights"
+    )
     weight_factor: Annotated[float, Field(ge=0)] = Field(1e-6, description="λ1 of eq. 5")
     entropy_factor: Annotated[float, Field(ge=0)] = Field(1e-5, description="λ2 of eq. 5")
     clip_norm: Annotated[float, Field(ge=0)] = Field(0.0, description="clip the gradient's norm; 0: do not")

@@ -156,7 +156,7 @@ class GroupedNetwork(nn.Module):
         if samples < 0:
             raise ValueError(f"samples is 0 (the mode network) or more, found {samples}")
         accumulators = {task.name: task.accumulator() for task in self.tasks}
-        with self._evaluating(statistics):
+        with self.evaluating(statistics):
             for _ in range(max(samples, 1)):
                 outputs = self(images, temperature, generator) if samples else self(images)
                 for name, accumulator in accumulators.items():
@@ -164,7 +164,8 @@ class GroupedNetwork(nn.Module):
         return {name: accumulator.prediction() for name, accumulator in accumulators.items()}
 
     @contextmanager
-    def _evaluating(self, statistics: Statistics) -> Iterator[None]:
+    def evaluating(self, statistics: Statistics) -> Iterator[None]:
+        """At evaluation, with norms by their running statistics or those of the batch; then as it was before."""
         if statistics not in ("running", "batch"):
             raise ValueError(f"statistics is 'running' or 'batch', found {statistics!r}; choose one")
         training = {module: module.training for module in self.modules()}

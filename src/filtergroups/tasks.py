@@ -30,6 +30,14 @@ class Prediction:
     probabilities: Tensor | None = None
     mutual_information: Tensor | None = None
 
+    def chosen(self, indices: Tensor) -> "Prediction":
+        """Some of the examples."""
+        fields = (self.value, self.spread, self.probabilities, self.mutual_information)
+        value, spread, probabilities, mutual = (None if field is None else field[indices] for field in fields)
+        assert value is not None
+        assert spread is not None
+        return Prediction(value, spread, probabilities, mutual)
+
 
 class Accumulator(ABC):
     """Collects the outputs of several passes in memory that does not grow with them."""

@@ -32,6 +32,14 @@ class Batch:
 
         return Batch(self.images.to(device, non_blocking=True), moved(self.labels), moved(self.masks))
 
+    def chosen(self, indices: Tensor) -> "Batch":
+        """Some of the examples."""
+        return Batch(
+            self.images[indices],
+            {name: label[indices] for name, label in self.labels.items()},
+            {name: mask[indices] for name, mask in self.masks.items()},
+        )
+
 
 class Examples(ABC):
     """One part of a data set (train, validation or test), by index."""

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from filtergroups.groups.elementwise import one_slope
+from filtergroups.groups.processes import sum_over_processes, world_size
 from filtergroups.groups.streams import Run, Streams
 
 
@@ -60,7 +61,7 @@ class GroupedNorm(nn.Module):
         tracking = self.training and mean is not None
         if by_batch and not tracking:
             mean = var = None
-        normalise: Any = F.instance_norm if self.per_example else F.batch_norm
+        normalise: Any = F.instance_norm if self.per_example else _batch_norm
         normalised: Tensor = normalise(part, mean, var, weight, bias, by_batch, momentum, self.eps)
         if tracking and channels.index is not None:
             # An index makes copies, which the call has updated; only the channels that were computed move. By .data, as
@@ -76,6 +77,46 @@ class GroupedNorm(nn.Module):
         if self.momentum is None:  # a cumulative average, as torch defines it
             return 1.0 / float(self.num_batches_tracked)
         return self.momentum
+
+
+def _batch_norm(
+    features: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    by_batch: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """Batch norm; where several processes train one network, over the batch of all of them."""
+    if by_batch and world_size() > 1:
+        return _shared_batch_norm(features, mean, var, weight, bias, momentum, eps)
+    return F.batch_norm(features, mean, var, weight, bias, by_batch, momentum, eps)
+
+
+def _shared_batch_norm(
+    features: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    count = features.numel() // features.shape[1] * world_size()
+    axes = [axis for axis in range(features.ndim) if axis != 1]
+    shape = [-1 if axis == 1 else 1 for axis in range(features.ndim)]
+    batch_mean = sum_over_processes(features.sum(axes)) / count
+    centred = features - batch_mean.reshape(shape)
+    batch_var = sum_over_processes(centred.square().sum(axes)) / count
+    if mean is not None and var is not None:
+        with torch.no_grad():
+            mean.lerp_(batch_mean, momentum)
+            var.lerp_(batch_var * (count / max(count - 1, 1)), momentum)
+    scale = (batch_var + eps).rsqrt() if weight is None else (batch_var + eps).rsqrt() * weight
+    normalised = centred * scale.reshape(shape)
+    return normalised if bias is None else normalised + bias.reshape(shape)
 
 
 class GroupedGroupNorm(nn.Module):

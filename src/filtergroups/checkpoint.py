@@ -1,0 +1,86 @@
+"""Checkpoints: tensors and JSON in one safetensors file, written whole or not at all; loading runs no code from it."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from filtergroups.data.splits import write_atomically
+from filtergroups.network import GroupedNetwork
+from filtergroups.run import RunError
+
+FORMAT = "filtergroups checkpoint 1"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, as JSON values."""
+
+    step: int = 0
+    best: dict[str, float] = field(default_factory=dict)  # by criterion, lower is better
+    fixed: bool = False  # has the last phase begun, with every kernel in one group?
+    constants: dict[str, Any] = field(default_factory=dict)  # of the data
+    names: dict[str, list[str]] = field(default_factory=dict)  # of the classes
+
+
+def save_checkpoint(
+    path: Path, network: GroupedNetwork, progress: Progress, extra: dict[str, Tensor] | None = None
+) -> None:
+    """Write a network and how far it is; extra: further tensors, such as the optimiser's."""
+    tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
+    tensors |= extra or {}
+    # Tied layers name one tensor twice, which the format refuses: each gets its own copy.
+    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    content = save(copies, {"format": FORMAT, "progress": json.dumps(asdict(progress))})
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise RunError(f"{path}: could not write the checkpoint: {error.strerror}; the one before it is kept") from None
+
+
+def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Tensor]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise RunError(f"{path}: expected a checkpoint of filtergroups, found another file; check the path")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+    except FileNotFoundError:
+        raise RunError(f"{path}: expected a checkpoint, found none; train first (or `filtergroups resume`)") from None
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path}: expected a whole checkpoint, found {' '.join(str(error).split())}") from None
+    return Progress(**json.loads(metadata["progress"])), tensors
+
+
+def restore(network: GroupedNetwork, progress: Progress, tensors: dict[str, Tensor], path: Path) -> None:
+    """Put a checkpoint's weights into a network of the same config."""
+    if progress.fixed:
+        for assignment in network.assignments():
+            assignment.fix()
+    state = {name.removeprefix("network/"): value for name, value in tensors.items() if name.startswith("network/")}
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RunError(f"{path}: expected the weights of this config's network, found others: {reason}") from None
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimiser's state by parameter and name."""
+    state = optimiser.state_dict()["state"]
+    return {f"optimiser/{index}/{key}": value for index, of in state.items() for key, value in of.items()}
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    full = optimiser.state_dict()
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimiser/"):
+            _, index, key = name.split("/")
+            state.setdefault(int(index), {})[key] = value
+    optimiser.load_state_dict({"state": state, "param_groups": full["param_groups"]})

@@ -1,0 +1,193 @@
+"""The command line: parse, import late, call one library function."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Learn which convolution kernels tasks share, and which they keep to themselves.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="Look at data, or make some.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="a TOML config")]
+Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """What a user can cause is said in one line, with exit code 2."""
+    from filtergroups.training import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        raise typer.Exit(stopped.exit_code) from None
+    except ValueError as error:  # ConfigError, DataError, RunError, CannotLift and the library's own checks
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def progress_bar() -> Any:
+    from filtergroups.progress import reporter
+
+    return reporter()
+
+
+@app.command()
+def demo(run: Annotated[Path, typer.Option(help="where the run goes")] = Path("runs/demo")) -> None:
+    """Generate phantom scans, train a grouped network on them, evaluate it and say what was written."""
+    with one_line_errors():
+        from filtergroups.demo import run_demo
+
+        print(run_demo(run, report=progress_bar()))
+
+
+@app.command()
+def init(
+    table: Annotated[Path, typer.Argument(metavar="LABELS.CSV", help="a table of image paths and labels")],
+    images: Annotated[Path, typer.Option(help="the folder that the image paths are below")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="the config to write")] = Path("my.toml"),
+    force: Force = False,
+) -> None:
+    """Look at a table of labels, guess the tasks and write a commented config to edit."""
+    with one_line_errors():
+        from filtergroups.data.splits import write_atomically
+        from filtergroups.guess import guess_config
+
+        if out.exists() and not force:
+            raise ValueError(f"{out}: expected a new file, found one; use --force or -o")
+        write_atomically(out, guess_config(table, images).encode())
+        print(f"wrote {out}; look through it, then: filtergroups data check {out} && filtergroups train {out}")
+
+
+@data_app.command("check")
+def data_check(config: ConfigFile) -> None:
+    """Read every file and label, say what is wrong, change nothing."""
+    with one_line_errors():
+        from filtergroups.config import load_config
+        from filtergroups.data.load import check_data
+
+        problems = check_data(load_config(config))
+    for problem in problems:
+        print(problem)
+    print(f"{len(problems)} problems" if problems else "all files and labels are fine")
+    raise typer.Exit(1 if problems else 0)
+
+
+@data_app.command("phantom")
+def data_phantom(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a new folder")],
+    patients: Annotated[int, typer.Option(min=1)] = 15,
+    seed: int = 0,
+) -> None:
+    """Write the pelvis phantom as NIfTI: MR, CT and organ labels."""
+    with one_line_errors():
+        from filtergroups.data.phantom import write_phantom
+
+        bar = progress_bar()
+        write_phantom(folder, patients, seed, progress=lambda done, of: bar.preparing("generating phantom", done, of))
+        bar.stop()
+        print(f"wrote {patients} patients to {folder}")
+
+
+@app.command()
+def train(
+    config: ConfigFile,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="override a key")] = None,
+    run: Annotated[Path | None, typer.Option(help="where the run goes; default runs/CONFIG")] = None,
+) -> None:
+    """Train a network as a config says."""
+    with one_line_errors():
+        from filtergroups.config import load_config
+        from filtergroups.training import train as train_network
+
+        folder = run or Path("runs") / config.stem
+        train_network(load_config(config, set_ or ()), folder, report=progress_bar())
+        print(f"trained; next: filtergroups evaluate {folder}")
+
+
+@app.command()
+def resume(run: RunFolder) -> None:
+    """Go on with a run that was stopped."""
+    with one_line_errors():
+        from filtergroups.training import resume as resume_run
+
+        resume_run(run, report=progress_bar())
+        print(f"trained; next: filtergroups evaluate {run}")
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    data: Annotated[Path | None, typer.Option(help="a folder of the same kind of data that the run never saw")] = None,
+    split_file: Annotated[Path | None, typer.Option(help="which of them belongs to which part")] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test")] = "test",
+    samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
+    by: Annotated[str | None, typer.Option(help="a column to report results by")] = None,
+    checkpoint: Annotated[str, typer.Option(help="best, last or best-TASK")] = "best",
+    statistics: Annotated[str | None, typer.Option(help="of the norms: batch (the paper) or running")] = None,
+) -> None:
+    """Measure a trained network; the table is printed and kept in the run's results.json."""
+    with one_line_errors():
+        from filtergroups.evaluation import evaluate as evaluate_run
+        from filtergroups.tables import results_table
+
+        if split not in ("train", "validation", "test"):
+            raise ValueError(f"--split is train, validation or test, found {split!r}")
+        if statistics not in (None, "batch", "running"):
+            raise ValueError(f"--statistics is batch or running, found {statistics!r}")
+        bar = progress_bar()
+        try:
+            result = evaluate_run(
+                run, data=data, split_file=split_file, split=split, samples=samples, by=by, checkpoint=checkpoint,
+                statistics=statistics, progress=bar.preparing,  # type: ignore[arg-type]  # checked above
+            )  # fmt: skip
+        finally:
+            bar.stop()
+        print(results_table(result))
+        print(f"kept in {run / 'results.json'}")
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    inputs: Annotated[list[Path], typer.Argument(metavar="INPUT...", help="images, scans, or folders of them")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="a CSV for images, a folder for scans")],
+    samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
+    force: Force = False,
+) -> None:
+    """Predict a user's own files, with the spread."""
+    with one_line_errors():
+        from filtergroups.inference import predict as predict_files
+
+        bar = progress_bar()
+        try:
+            done = predict_files(run, inputs, out, samples=samples, force=force, progress=bar.preparing)
+        finally:
+            bar.stop()
+    for problem in done.problems:
+        print(f"error: {problem}", file=sys.stderr)
+    print(f"predicted {done.count} files into {out}" + (f"; {len(done.problems)} failed" if done.problems else ""))
+    raise typer.Exit(1 if done.problems else 0)
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""UTKFace as users have it: a folder of images whose names are the labels."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from filtergroups.config import FacesData
+from filtergroups.data.examples import SPLITS, Data, DataError
+from filtergroups.data.images import ImageExamples, Progress, channel_statistics, decoded
+from filtergroups.data.splits import read_split, seeded_split
+from filtergroups.tasks import Classification, Regression, Task
+
+RACES = ["White", "Black", "Asian", "Indian", "Others"]
+TASKS: dict[str, Task] = {
+    "age": Regression("age", scale=100.0),  # the paper divides ages by 100
+    "gender": Classification("gender", classes=2),
+    "race": Classification("race", classes=5),
+}
+CLASS_NAMES = {"gender": ["male", "female"], "race": RACES}
+SUFFIXES = {".jpg", ".jpeg", ".png"}
+
+
+@dataclass(frozen=True)
+class Face:
+    """The labels in a file's name; None where a field is missing or impossible."""
+
+    age: int | None
+    gender: int | None
+    race: int | None
+
+
+def parse_name(name: str) -> Face | None:
+    """[age]_[gender]_[race]_[date].jpg; None where the name holds no age. Extra spaces and short dates are accepted."""
+    fields = [field.strip() for field in name.split("_")]
+    age = _number(fields[0], 0, 130)
+    if age is None or len(fields) < 2:
+        return None
+    gender = _number(fields[1], 0, 1)
+    race = _number(fields[2], 0, 4) if len(fields) > 3 else None
+    if len(fields) == 3 and gender is None:  # the gender is missing, and what stands in its place is the race
+        race = _number(fields[1], 0, 4)
+    return Face(age, gender, race)
+
+
+def _number(text: str, low: int, high: int) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and low <= int(text) <= high else None
+
+
+def face_files(root: Path) -> tuple[list[Path], list[str]]:
+    """The images below the root in order, and what else lies there."""
+    if not root.is_dir():
+        raise DataError(f"{root}: expected a folder of face images, found {'a file' if root.exists() else 'nothing'}")
+    files, others = [], []
+    for path in sorted(root.rglob("*")):
+        if path.is_dir() or path.name.startswith("."):
+            continue
+        if path.suffix.lower() in SUFFIXES and parse_name(path.name) is not None:
+            files.append(path)
+        else:
+            others.append(f"{path.relative_to(root)}: not named [age]_[gender]_[race]_[date].jpg; left out")
+    if not files:
+        raise DataError(f"{root}: expected images named [age]_[gender]_[race]_[date].jpg, found none; check the folder")
+    return files, others
+
+
+def load_faces(
+    config: FacesData,
+    *,
+    seed: int = 0,
+    constants: dict[str, Any] | None = None,
+    parts: Sequence[str] = SPLITS,
+    progress: Progress | None = None,
+) -> Data:
+    files, _ = face_files(config.root)
+    names = [str(path.relative_to(config.root)) for path in files]
+    split = _split(config, files, names, seed)
+    faces = [parse_name(path.name) for path in files]
+    chosen = [
+        n
+        for n, (name, face) in enumerate(zip(names, faces, strict=True))
+        if _labelled(face, config) and split.get(name) in parts
+    ]
+    chosen = _fraction(chosen, names, split, config.fraction, seed) if constants is None else chosen
+    if not chosen:
+        raise DataError(f"{config.root}: expected images of the parts {list(parts)}, found none; check the split file")
+    images, bad = decoded([files[n] for n in chosen], config.size, config.channels, config.cache, progress=progress)
+    if bad and config.on_bad_image == "refuse":
+        index, reason = next(iter(bad.items()))
+        raise DataError(
+            f'{files[chosen[index]]}: {reason} ({len(bad)} such files); remove them or set data.on_bad_image = "skip"'
+        )
+    kept = [row for row in range(len(chosen)) if row not in bad]
+    names = [names[n] for n in chosen]
+    labels = _labels([faces[n] for n in chosen], config.tasks)
+    of_part = {part: [row for row in kept if split[names[row]] == part] for part in parts}
+    if constants is None:
+        if not of_part.get("train"):
+            raise DataError(f"{config.root}: expected images in the part 'train', found none; check the split file")
+        mean, deviation = channel_statistics(images, of_part["train"])
+        constants = {"mean": mean, "deviation": deviation, "size": config.size, "channels": config.channels}
+    columns = _columns([faces[n] for n in chosen])
+    examples = {
+        part: ImageExamples(
+            images, rows, names, labels, constants["mean"], constants["deviation"],
+            flip=config.flip, shift=config.shift, columns=columns,
+        )
+        for part, rows in of_part.items() if rows
+    }  # fmt: skip
+    tasks = tuple(TASKS[name] for name in config.tasks)
+    class_names: dict[str, list[str]] = {name: CLASS_NAMES[name] for name in config.tasks if name in CLASS_NAMES}
+    return Data(tasks, config.channels, 2, dict(examples), constants, names=class_names)
+
+
+def _labelled(face: Face | None, config: FacesData) -> bool:
+    return face is not None and any(getattr(face, task) is not None for task in config.tasks)
+
+
+def _split(config: FacesData, files: list[Path], names: list[str], seed: int) -> dict[str, str]:
+    if config.split_file is None:
+        # Byte-identical twins stay together: a twin in training would make its test image easy.
+        return seeded_split(names, seed, [hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
+    given = read_split(config.split_file)
+    by_base = {Path(name).name: part for name, part in given.items()}
+    return {name: part for name in names if (part := given.get(name) or by_base.get(Path(name).name))}
+
+
+def _fraction(chosen: list[int], names: list[str], split: dict[str, str], fraction: float, seed: int) -> list[int]:
+    """Keep a seeded share of the training part, and all of the others."""
+    if fraction == 1:
+        return chosen
+    train = [n for n in chosen if split[names[n]] == "train"]
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()
+    kept = {train[n] for n in order[: max(1, round(fraction * len(train)))]}
+    return [n for n in chosen if split[names[n]] != "train" or n in kept]
+
+
+def _labels(faces: Sequence[Face | None], tasks: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Tensor] = {}
+    for task in tasks:
+        of_faces = [getattr(face, task) for face in faces]
+        if task == "age":
+            values[task] = torch.tensor([float("nan") if age is None else float(age) for age in of_faces])
+        else:
+            values[task] = torch.tensor([-1 if value is None else value for value in of_faces])
+    return dict(values)
+
+
+def _columns(faces: Sequence[Face | None]) -> dict[str, list[str]]:
+    """Values to report results by."""
+    decades, genders, races = [], [], []
+    for face in faces:
+        decades.append(
+            "unknown" if face is None or face.age is None else f"{face.age // 10 * 10}-{face.age // 10 * 10 + 9}"
+        )
+        genders.append("unknown" if face is None or face.gender is None else CLASS_NAMES["gender"][face.gender])
+        races.append("unknown" if face is None or face.race is None else RACES[face.race])
+    return {"age": decades, "gender": genders, "race": races}
+
+
+def check_faces(config: FacesData) -> list[str]:
+    """Every problem of the folder, a line each."""
+    files, problems = face_files(config.root)
+    for path in files:
+        face = parse_name(path.name)
+        missing = [task for task in config.tasks if getattr(face, task) is None]
+        if missing:
+            problems.append(
+                f"{path.relative_to(config.root)}: no {', '.join(missing)} in its name; unlabelled for that"
+            )
+    _, bad = decoded(files, config.size, config.channels, config.cache)
+    problems += [f"{files[index].relative_to(config.root)}: {reason}" for index, reason in bad.items()]
+    if config.split_file is not None:
+        known = {Path(name).name for name in read_split(config.split_file)}
+        unknown = [path.name for path in files if path.name not in known]
+        if unknown:
+            problems.append(
+                f"{config.split_file}: {len(unknown)} images are in no part, the first is {unknown[0]}; left out"
+            )
+    return problems

@@ -1,0 +1,198 @@
+"""Where the voxels of a scan are: reading NIfTI, turning to RAS, resampling, and the way back."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import torch
+from nibabel import orientations
+from nibabel.affines import voxel_sizes
+from nibabel.filebasedimages import ImageFileError
+from nibabel.spatialimages import HeaderDataError
+from nibabel.wrapstruct import WrapStructError
+from numpy.typing import NDArray
+from torch import Tensor
+
+from filtergroups.data.examples import DataError
+
+# What nibabel, gzip and numpy raise for files that are cut short or are something else.
+UNREADABLE = (OSError, EOFError, ValueError, TypeError, zlib.error, ImageFileError, HeaderDataError, WrapStructError)
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The voxels of a file, and those that it is preprocessed to: RAS, and isotropic where a spacing is given."""
+
+    file_shape: tuple[int, ...]
+    file_affine: NDArray[np.float64]
+    spacing: float | None = None
+
+    @property
+    def orientation(self) -> NDArray[np.float64]:
+        """Axis order and flips from the file to RAS."""
+        return np.asarray(orientations.io_orientation(self.file_affine))
+
+    @property
+    def canonical_shape(self) -> tuple[int, ...]:
+        order = self.orientation[:, 0].astype(int)
+        return tuple(self.file_shape[int(np.flatnonzero(order == axis)[0])] for axis in range(3))
+
+    @property
+    def canonical_affine(self) -> NDArray[np.float64]:
+        return np.asarray(self.file_affine @ orientations.inv_ornt_aff(self.orientation, self.file_shape))
+
+    @property
+    def canonical_sizes(self) -> NDArray[np.float64]:
+        return np.asarray(voxel_sizes(self.canonical_affine), dtype=np.float64)
+
+    @property
+    def resampled(self) -> bool:
+        return self.spacing is not None and not np.allclose(self.canonical_sizes, self.spacing, rtol=1e-4)
+
+    @property
+    def steps(self) -> NDArray[np.float64]:
+        """How many voxels of the canonical grid one preprocessed voxel spans."""
+        return np.asarray(self.spacing, dtype=np.float64) / self.canonical_sizes if self.resampled else np.ones(3)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        extents = np.array(self.canonical_shape) / self.steps
+        return tuple(max(1, int(extent)) for extent in np.rint(extents))
+
+    @property
+    def first(self) -> NDArray[np.float64]:
+        """Where the first preprocessed voxel is, in voxels of the canonical grid: both have the same centre."""
+        return (np.array(self.canonical_shape) - 1 - (np.array(self.shape) - 1) * self.steps) / 2
+
+    @property
+    def affine(self) -> NDArray[np.float64]:
+        """Of the preprocessed grid."""
+        move = np.diag([*self.steps, 1.0])
+        move[:3, 3] = self.first
+        return np.asarray(self.canonical_affine @ move)
+
+
+def read_grid(path: Path, spacing: float | None = None) -> Grid:
+    """The grid of a NIfTI file, from its header."""
+    image = _open(path)
+    affine = np.asarray(image.affine, dtype=np.float64)
+    if len(image.shape) != 3:
+        raise DataError(f"{path}: expected a scan with 3 axes, found {_times(image.shape)}; split it into volumes")
+    if 0 in image.shape:
+        raise DataError(f"{path}: expected a scan with voxels, found {_times(image.shape)}; export it again")
+    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-9:
+        raise DataError(f"{path}: expected an affine that places the voxels, found a singular one; mend the header")
+    return Grid(tuple(image.shape), affine, spacing)
+
+
+def read_values(path: Path, *, finite: bool = True) -> NDArray[np.float32]:
+    """The values of a NIfTI file in RAS order; refused where they are not finite, or NaN there with finite=False."""
+    grid = read_grid(path)
+    image = _open(path)
+    if image.get_data_dtype().kind not in "iufb":
+        raise DataError(f"{path}: expected one real number a voxel, found {image.get_data_dtype()}; convert it")
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = np.asarray(image.dataobj, dtype=np.float32)
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from None
+    known = np.isfinite(values)
+    if finite and not known.all():
+        count = int((~known).sum())
+        raise DataError(f"{path}: expected finite values, found {count} voxels with NaN or infinity; mend the scan")
+    canonical = orientations.apply_orientation(values if finite else np.where(known, values, np.nan), grid.orientation)
+    return np.asarray(canonical, dtype=np.float32)
+
+
+def same_place(path: Path, grid: Grid, reference: Path, expected: Grid) -> None:
+    """Refuse a file whose voxels are not where the reference's are."""
+    if grid.canonical_shape != expected.canonical_shape:
+        raise DataError(
+            f"{path}: expected the shape of {reference.name}, {_times(expected.canonical_shape)}, "
+            f"found {_times(grid.canonical_shape)}; resample it to that grid"
+        )
+    corners = np.array([(*corner, 1) for corner in product(*((0, size - 1) for size in grid.canonical_shape))])
+    apart = np.linalg.norm(corners @ (grid.canonical_affine - expected.canonical_affine).T, axis=1).max()
+    # Headers differ by rounding; from half a voxel on, a voxel is its neighbour.
+    if apart > 0.5 * expected.canonical_sizes.min():
+        raise DataError(
+            f"{path}: expected the voxels to be where those of {reference.name} are, found them up to {apart:.3g} mm "
+            "away; resample it to that grid, or copy the header if only that is wrong"
+        )
+
+
+def to_grid(values: NDArray[Any], grid: Grid, *, nearest: bool = False) -> NDArray[Any]:
+    """From the canonical to the preprocessed grid, linear or nearest."""
+    if not grid.resampled:
+        return values
+    positions = [
+        first + step * torch.arange(size, dtype=torch.float64)
+        for first, step, size in zip(grid.first, grid.steps, grid.shape, strict=True)
+    ]
+    return interpolate(torch.from_numpy(np.ascontiguousarray(values)), positions, nearest=nearest).numpy()
+
+
+def to_original_grid(volume: Tensor, grid: Grid) -> NDArray[Any]:
+    """Bring a prediction on the preprocessed grid back to the voxels of the input file.
+
+    Real values are interpolated linearly, integers (labels) keep the nearest. Axes before the three of space, such as
+    classes, stay in front.
+    """
+    if tuple(volume.shape[-3:]) != grid.shape:
+        raise ValueError(f"the volume has the preprocessed shape {grid.shape}, found {tuple(volume.shape[-3:])}")
+    volume = volume.detach().cpu()
+    if grid.resampled:
+        positions = [
+            (torch.arange(size, dtype=torch.float64) - first) / step
+            for first, step, size in zip(grid.first, grid.steps, grid.canonical_shape, strict=True)
+        ]
+        volume = interpolate(volume, positions, nearest=not volume.is_floating_point())
+    values = volume.numpy().reshape(-1, *grid.canonical_shape)
+    # nibabel turns the first axes and leaves those behind them alone.
+    back = orientations.ornt_transform(orientations.axcodes2ornt("RAS"), grid.orientation)
+    turned = np.moveaxis(orientations.apply_orientation(np.moveaxis(values, 0, -1), back), -1, 0)
+    return np.ascontiguousarray(turned.reshape(*volume.shape[:-3], *grid.file_shape))
+
+
+def interpolate(values: Tensor, positions: Sequence[Tensor], *, nearest: bool = False) -> Tensor:
+    """Values at the crossings of positions along the last axes, in voxels; beyond the border, the border's value."""
+    for axis, position in zip(range(-len(positions), 0), positions, strict=True):
+        position = position.clamp(0, values.shape[axis] - 1)
+        if nearest:
+            values = values.index_select(axis, (position + 0.5).floor().long().clamp_max(values.shape[axis] - 1))
+            continue
+        lower = position.floor()
+        weight = (position - lower).to(values.dtype)
+        # A neighbour of weight 0 is not read: it may be NaN.
+        upper = (lower + (weight > 0)).long()
+        shape = [-1 if other == axis else 1 for other in range(-values.ndim, 0)]
+        values = torch.lerp(
+            values.index_select(axis, lower.long()), values.index_select(axis, upper), weight.reshape(shape)
+        )
+    return values
+
+
+def _open(path: Path) -> Any:
+    if not path.is_file():
+        raise DataError(f"{path}: expected a NIfTI file, found none; add it")
+    try:
+        image = nib.load(path)
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from None
+    if not isinstance(image, nib.nifti1.Nifti1Pair):
+        raise DataError(f"{path}: expected a NIfTI file, found {type(image).__name__}; convert it")
+    return image
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    reason = " ".join(str(error).replace(str(path), "the file").split()) or type(error).__name__
+    return DataError(f"{path}: expected a readable NIfTI file, found a broken one ({reason}); export it again")
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "×".join(str(size) for size in shape)

@@ -1,0 +1,246 @@
+"""Images from files: decoded once, kept memory-mapped, normalised and augmented in batches."""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from filtergroups.data.examples import Batch, DataError, Examples
+from filtergroups.data.splits import write_atomically
+
+FORMAT = 1  # of the cache: raise it when decoding changes
+MOST_PIXELS = 100_000_000  # larger pictures are refused before they are decoded
+
+Progress = Callable[[str, int, int], None]
+
+
+def cache_folder(given: Path | None) -> Path:
+    """Where decoded images are kept: the given folder, or the user's cache."""
+    if given is not None:
+        return given
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "filtergroups"
+
+
+def decode(path: Path, size: int, channels: int, *, labels: bool = False) -> np.ndarray[Any, Any]:
+    """An image file as size × size × channels bytes; label maps (size × size) keep their values."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as image:
+                if image.width * image.height > MOST_PIXELS:
+                    raise DataError(f"at most {MOST_PIXELS} pixels, found {image.width} × {image.height}")
+                return _pixels(image, size, channels, labels)
+    except DataError:
+        raise
+    except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError, Warning) as error:
+        raise DataError(f"expected an image, found {_reason(error)}") from None
+
+
+def _pixels(image: Image.Image, size: int, channels: int, labels: bool) -> np.ndarray[Any, Any]:
+    if labels:
+        plain = image if image.mode in ("P", "L", "1") else image.convert("L")
+        return np.asarray(plain.resize((size, size), Image.Resampling.NEAREST), dtype=np.uint8)
+    image.draft("RGB" if channels == 3 else "L", (2 * size, 2 * size))  # a JPEG decodes faster at less than full size
+    upright: Image.Image = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):  # 16 bits: keep the upper 8
+        upright = Image.fromarray((np.asarray(upright).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
+    converted = upright.convert("RGB" if channels == 3 else "L")
+    resized = converted.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    return np.asarray(resized, dtype=np.uint8).reshape(size, size, channels)
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def decoded(
+    paths: Sequence[Path],
+    size: int,
+    channels: int,
+    cache: Path | None,
+    *,
+    labels: bool = False,
+    progress: Progress | None = None,
+) -> tuple[np.ndarray[Any, Any], dict[int, str]]:
+    """All images as one memory-mapped array (N × size × size × channels), and what was wrong with which.
+
+    The cache is keyed by every file's path, size and time and by the settings, so that it is never stale. It is written
+    aside and renamed, under a lock: two processes that start at once decode once.
+    """
+    shape = (len(paths), size, size) if labels else (len(paths), size, size, channels)
+    folder = cache_folder(cache)
+    key = _key(paths, size, channels, labels)
+    array_file, bad_file = folder / f"{key}.npy", folder / f"{key}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"{key}.lock"):
+        kept = _kept(array_file, bad_file, shape)
+        if kept is None:
+            _decode_all(paths, size, channels, labels, shape, array_file, bad_file, progress)
+            kept = _kept(array_file, bad_file, shape)
+    if kept is None:
+        raise DataError(f"{folder}: expected to read back the decoded images, found them changed; try again")
+    return kept
+
+
+def _key(paths: Sequence[Path], size: int, channels: int, labels: bool) -> str:
+    digest = hashlib.sha256(json.dumps([FORMAT, size, channels, labels]).encode())
+    for path in paths:
+        try:
+            state = path.stat()
+            digest.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+        except OSError:
+            digest.update(f"{path}\0missing\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _kept(
+    array_file: Path, bad_file: Path, shape: tuple[int, ...]
+) -> tuple[np.ndarray[Any, Any], dict[int, str]] | None:
+    try:
+        array = np.load(array_file, mmap_mode="r", allow_pickle=False)
+        bad = json.loads(bad_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if array.shape != shape or array.dtype != np.uint8:
+        return None
+    return array, {int(index): reason for index, reason in bad.items()}
+
+
+def _decode_all(
+    paths: Sequence[Path],
+    size: int,
+    channels: int,
+    labels: bool,
+    shape: tuple[int, ...],
+    array_file: Path,
+    bad_file: Path,
+    progress: Progress | None,
+) -> None:
+    aside = array_file.with_suffix(f".{os.getpid()}.part")
+    bad: dict[int, str] = {}
+    try:
+        array = np.lib.format.open_memmap(aside, mode="w+", dtype=np.uint8, shape=shape)
+
+        def one(index: int) -> tuple[int, str | None]:
+            try:
+                array[index] = decode(paths[index], size, channels, labels=labels)
+            except DataError as error:
+                return index, str(error)
+            return index, None
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for done, (index, reason) in enumerate(pool.map(one, range(len(paths))), start=1):
+                if reason is not None:
+                    bad[index] = reason
+                if progress is not None and (done % 50 == 0 or done == len(paths)):
+                    progress("decoding images", done, len(paths))
+        array.flush()
+        write_atomically(bad_file, json.dumps(bad).encode())
+        os.replace(aside, array_file)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def channel_statistics(images: np.ndarray[Any, Any], rows: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation by channel over some images, of values from 0 to 1."""
+    total, squares, count = 0.0, 0.0, 0
+    for start in range(0, len(rows), 1024):
+        values = images[np.sort(np.asarray(rows[start : start + 1024]))].reshape(-1, images.shape[-1]) / 255.0
+        total, squares, count = total + values.sum(0), squares + (values**2).sum(0), count + len(values)
+    mean = np.asarray(total) / count
+    deviation = np.sqrt(np.maximum(np.asarray(squares) / count - mean**2, 1e-8))
+    return mean.tolist(), deviation.tolist()
+
+
+def normalised(images: np.ndarray[Any, Any], mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+    """N × size × size × channels bytes as N × channels × size × size, zero mean and unit variance by channel."""
+    scale = 1 / (255.0 * np.asarray(deviation, dtype=np.float32))
+    shift = np.asarray(mean, dtype=np.float32) / np.asarray(deviation, dtype=np.float32)
+    values = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float()
+    return values.mul_(torch.from_numpy(scale.astype(np.float32)).reshape(1, -1, 1, 1)).sub_(
+        torch.from_numpy(shift).reshape(1, -1, 1, 1)
+    ).contiguous()  # fmt: skip
+
+
+class ImageExamples(Examples):
+    """Images of one part with their labels."""
+
+    def __init__(
+        self,
+        images: np.ndarray[Any, Any],
+        rows: Sequence[int],
+        names: Sequence[str],
+        labels: dict[str, Tensor | np.ndarray[Any, Any]],
+        mean: Sequence[float],
+        deviation: Sequence[float],
+        *,
+        flip: bool = False,
+        shift: float = 0.0,
+        columns: dict[str, list[str]] | None = None,
+    ) -> None:
+        self.images, self.rows, self.names, self.labels = images, np.asarray(rows, dtype=np.int64), names, labels
+        self.mean, self.deviation, self.flip, self.shift = mean, deviation, flip, shift
+        self.columns = columns or {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def name(self, index: int) -> str:
+        return self.names[int(self.rows[index])]
+
+    def subgroup(self, column: str) -> list[str]:
+        if column not in self.columns:
+            raise DataError(f"no column '{column}' to report by; there are {sorted(self.columns)}")
+        return [self.columns[column][row] for row in self.rows]
+
+    def batch(self, indices: Sequence[int], generator: torch.Generator | None = None) -> Batch:
+        rows = self.rows[np.asarray(indices, dtype=np.int64)]
+        images = normalised(self.images[rows], self.mean, self.deviation)
+        labels = {
+            name: torch.from_numpy(np.array(values[rows])).long() if isinstance(values, np.ndarray) else values[rows]
+            for name, values in self.labels.items()
+        }
+        if generator is not None:
+            images, labels = self._augmented(images, labels, generator)
+        return Batch(images, labels)
+
+    def _augmented(
+        self, images: Tensor, labels: dict[str, Tensor], generator: torch.Generator
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        maps = {name: label for name, label in labels.items() if label.ndim > 1}
+        if self.flip:
+            mirrored = torch.rand(len(images), generator=generator) < 0.5
+            images[mirrored] = images[mirrored].flip(-1)
+            for label in maps.values():
+                label[mirrored] = label[mirrored].flip(-1)
+        reach = round(self.shift * images.shape[-1])
+        if reach:
+            offsets = torch.randint(-reach, reach + 1, (len(images), 2), generator=generator).tolist()
+            for n, (down, right) in enumerate(offsets):
+                images[n] = _shifted(images[n], down, right, 0.0)
+                for label in maps.values():
+                    label[n] = _shifted(label[n], down, right, -1 if not label.is_floating_point() else float("nan"))
+        return images, labels
+
+
+def _shifted(tensor: Tensor, down: int, right: int, fill: float) -> Tensor:
+    """Moved by whole pixels; what comes in from outside is `fill`."""
+    moved = torch.full_like(tensor, fill)
+    height, width = tensor.shape[-2:]
+    to_rows, from_rows = slice(max(down, 0), height + min(down, 0)), slice(max(-down, 0), height + min(-down, 0))
+    to_columns, from_columns = (
+        slice(max(right, 0), width + min(right, 0)),
+        slice(max(-right, 0), width + min(-right, 0)),
+    )
+    moved[..., to_rows, to_columns] = tensor[..., from_rows, from_columns]
+    return moved

@@ -1,0 +1,249 @@
+"""Scans of patients as NIfTI: one input, an image to synthesise, a label map, or one of the latter two.
+
+An input is read, turned to RAS, freed of its bias field (option), resampled to cubes (option), and its grey values are
+normalised: histogram (Nyúl, option), then zero mean and unit variance over the foreground, which is what lies above the
+scan's mean. Targets and label maps are only turned and resampled.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from filtergroups.config import ScansData
+from filtergroups.data.array_cache import StoredArray
+from filtergroups.data.examples import SPLITS, Data, DataError, Examples, Volume, Volumes
+from filtergroups.data.grid import Grid, read_grid, read_values, same_place, to_original_grid
+from filtergroups.data.images import Progress, cache_folder
+from filtergroups.data.intensity import import_simpleitk
+from filtergroups.data.patches import PatchExamples, Scan
+from filtergroups.data.patients import (
+    PatientFiles,
+    class_indices,
+    label_table,
+    missing_files,
+    patient_files,
+    patient_names,
+    patients_by_part,
+    read_patient_split,
+    split_file,
+)
+from filtergroups.data.preprocessing import (
+    Preprocessing,
+    preprocessed_input,
+    preprocessing_from,
+    refuse_flat,
+    stored_scan,
+    with_landmarks,
+)
+from filtergroups.tasks import ImageRegression, Segmentation, Task
+
+__all__ = ["PatchExamples", "check_scans", "load_scans", "preprocess_volume", "to_original_grid"]
+
+
+def load_scans(
+    config: ScansData,
+    *,
+    seed: int = 0,
+    constants: dict[str, Any] | None = None,
+    parts: Sequence[str] = SPLITS,
+    progress: Progress | None = None,
+) -> Data:
+    """Read, check and preprocess the scans of some parts.
+
+    With the constants of a run nothing is learned, and nothing is written beside the scans; the settings of
+    preprocessing are then the run's, whatever the config says. A part without patients is left out.
+    """
+    _check_settings(config)
+    patients = {
+        part: [patient_files(config, name) for name in names]
+        for part, names in patients_by_part(config, seed, keep=constants is None).items()
+    }
+    training = patients["train"] if constants is None else []
+    wanted = {part: patients[part] for part in SPLITS if part in parts and patients[part]}
+    for patient in {patient.name: patient for part in (training, *wanted.values()) for patient in part}.values():
+        for problem in _misfits(patient):
+            raise problem
+    folder = cache_folder(config.cache) / "scans"
+    learn = partial(_learned, config, training, folder, progress)
+    preprocessing = learn() if constants is None else preprocessing_from(constants)
+    if config.labels is not None and preprocessing.label_values is None:
+        raise DataError("constants: expected label values, found none; set data.labels to none, as in the run")
+    scans: dict[str, list[Scan]] = {part: [] for part in wanted}
+    count = sum(map(len, wanted.values()))
+    for part, members in wanted.items():
+        for patient in members:
+            scans[part].append(stored_scan(patient, preprocessing, folder))
+            _report(progress, "preprocessing scans", sum(map(len, scans.values())), count)
+    names = {config.labels_task: list(preprocessing.label_names or [])} if config.labels is not None else {}
+    return Data(
+        tasks=_tasks(config, preprocessing),
+        channels=1,
+        spatial_dims=config.spatial_dims,
+        parts={part: _patches(config, members) for part, members in scans.items()},
+        constants=preprocessing.constants,
+        volumes={part: ScanVolumes(members, config.target_task, config.labels_task) for part, members in scans.items()},
+        names=names,
+    )
+
+
+def check_scans(config: ScansData) -> list[str]:
+    """Read every file and say what is wrong, a line each; nothing is changed."""
+    problems: list[str] = []
+
+    def attempt(check: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            return check(*arguments, **options)
+        except DataError as error:
+            problems.append(str(error))
+            return None
+
+    attempt(_check_settings, config)
+    table = attempt(label_table, config) if config.labels is not None else None
+    names = attempt(patient_names, config.root) or []
+    path = split_file(config)
+    if names and path is not None:
+        split = attempt(read_patient_split, path, names, config.root)
+        problems += [
+            f"{path}: expected a part for patient {name}, found none, so that it is not used; add a line"
+            for name in names
+            if split is not None and name not in split
+        ]
+    for name in names:
+        patient = patient_files(config, name)
+        problems += [str(problem) for problem in _misfits(patient)]
+        for file in patient.all:
+            if file.is_file():
+                attempt(_check_values, file, patient, list(table) if table else None)
+    # A broken header is met twice, with the headers and with the values.
+    return list(dict.fromkeys(problems))
+
+
+def preprocess_volume(path: Path, config: ScansData, constants: dict[str, Any]) -> tuple[Tensor, NDArray[Any], Grid]:
+    """An input scan of anyone (or the folder that holds it) as the network takes it.
+
+    Returns 1 × x × y × z, the affine of that grid, and the grid itself, with which `to_original_grid` brings
+    predictions back to the file's voxels. Nothing of it is kept on disk.
+    """
+    preprocessing = preprocessing_from(constants)
+    path = path / config.input if path.is_dir() else path
+    grid = read_grid(path, preprocessing.spacing)
+    image = preprocessed_input(path, preprocessing)
+    return torch.from_numpy(np.ascontiguousarray(image)).unsqueeze(0), grid.affine, grid
+
+
+class ScanVolumes(Volumes):
+    """The whole scans of one part."""
+
+    def __init__(self, scans: Sequence[Scan], target_task: str, labels_task: str) -> None:
+        self.scans, self.target_task, self.labels_task = list(scans), target_task, labels_task
+
+    def __len__(self) -> int:
+        return len(self.scans)
+
+    def __iter__(self) -> Iterator[Volume]:
+        for scan in self.scans:
+            labels, masks = {}, {}
+            if scan.target is not None:
+                labels[self.target_task] = _tensor(scan.target)
+                masks[self.target_task] = ~labels[self.target_task].isnan()
+            if scan.labels is not None:
+                labels[self.labels_task] = _tensor(scan.labels).long()
+            yield Volume(scan.name, _tensor(scan.image).unsqueeze(0), labels, masks, scan.affine)
+
+
+def _tensor(array: StoredArray) -> Tensor:
+    return torch.from_numpy(np.array(array.values, order="C"))
+
+
+def _tasks(config: ScansData, preprocessing: Preprocessing) -> tuple[Task, ...]:
+    tasks: list[Task] = []
+    if config.target is not None:
+        tasks.append(ImageRegression(config.target_task, scale=config.target_scale, offset=config.target_offset))
+    if config.labels is not None:
+        tasks.append(Segmentation(config.labels_task, classes=len(preprocessing.label_values or [])))
+    return tuple(tasks)
+
+
+def _patches(config: ScansData, scans: Sequence[Scan]) -> Examples:
+    return PatchExamples(
+        scans,
+        spatial_dims=config.spatial_dims,
+        patch=config.patch,
+        patch_depth=config.patch_depth,
+        padding=config.padding,
+        patches_per_patient=config.patches_per_patient,
+        zoom=config.zoom,
+        rotation=config.rotation,
+        target_task=config.target_task,
+        labels_task=config.labels_task,
+    )
+
+
+def _learned(
+    config: ScansData, training: Sequence[PatientFiles], folder: Path, progress: Progress | None
+) -> Preprocessing:
+    """The settings of the config, and the landmarks of the training part."""
+    table = label_table(config) if config.labels is not None else None
+    values, names = (None, None) if table is None else (list(table), list(table.values()))
+    preprocessing = Preprocessing(config.spacing, config.bias_correction, None, values, names)
+    if not config.histogram:
+        return preprocessing
+    if not training:
+        raise DataError(
+            f"{config.root}: expected training patients to learn the histogram from, found none; "
+            "add some to the split, or set data.histogram to false"
+        )
+    inputs = [patient.input for patient in training]
+    return with_landmarks(
+        preprocessing, inputs, folder, lambda done: _report(progress, "learning the histogram", done, len(inputs))
+    )
+
+
+def _misfits(patient: PatientFiles) -> Iterator[DataError]:
+    """What is wrong with a patient's files as far as headers tell."""
+    yield from map(DataError, missing_files(patient))
+    expected = None
+    for path in patient.all:
+        if not path.is_file():
+            continue
+        try:
+            grid = read_grid(path)
+            if path == patient.input:
+                expected = grid
+            elif expected is not None:
+                same_place(path, grid, patient.input, expected)
+        except DataError as error:
+            yield error
+
+
+def _check_values(path: Path, patient: PatientFiles, label_values: Sequence[int] | None) -> None:
+    values = read_values(path, finite=path != patient.target)
+    if path == patient.input:
+        refuse_flat(values, path)
+    if path == patient.labels and label_values is not None:
+        class_indices(values, label_values, path)
+
+
+def _check_settings(config: ScansData) -> None:
+    if config.target is None and config.labels is None:
+        raise DataError("data.target, data.labels: expected at least one file name, found none; there is no task")
+    if config.target is not None and config.labels is not None and config.target_task == config.labels_task:
+        raise DataError(f"data.labels_task: expected a name of its own, found '{config.labels_task}' for both tasks")
+    if config.target is None and (config.valid is not None or config.bone_above is not None):
+        key = "valid" if config.valid is not None else "bone_above"
+        raise DataError(f"data.{key}: expected a data.target that it is about, found none; remove it")
+    if not config.target_scale:
+        raise DataError("data.target_scale: expected a number other than 0, found 0; use 1 for no scaling")
+    if config.bias_correction:
+        import_simpleitk()
+
+
+def _report(progress: Progress | None, what: str, done: int, of: int) -> None:
+    if progress is not None:
+        progress(what, done, of)

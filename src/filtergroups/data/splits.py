@@ -1,0 +1,73 @@
+"""Which part an example belongs to: read from a file, or drawn by a seed and written for the next time."""
+
+import csv
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from filtergroups.data.examples import SPLITS, DataError
+
+SHARES = (0.70, 0.15, 0.15)
+
+
+def seeded_split(names: Sequence[str], seed: int, groups: Sequence[str] | None = None) -> dict[str, str]:
+    """70 / 15 / 15 % of the names; names of one group stay together. It depends on the names and the seed only."""
+    groups = names if groups is None else groups
+    members: dict[str, list[str]] = {}
+    for name, group in sorted(zip(names, groups, strict=True)):
+        members.setdefault(group, []).append(name)
+    keys = sorted(members)
+    order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(seed)).tolist()
+    parts: dict[str, str] = {}
+    filled, place = 0, 0
+    for position in order:
+        while place < len(SPLITS) - 1 and filled >= sum(SHARES[: place + 1]) * len(names):
+            place += 1
+        for name in members[keys[position]]:
+            parts[name] = SPLITS[place]
+        filled += len(members[keys[position]])
+    return parts
+
+
+def read_split(path: Path, column: str = "file") -> dict[str, str]:
+    """A CSV with the columns `file` (or `patient`) and `split`."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: expected a CSV with columns {column},split, found {error}") from None
+    if not rows or column not in rows[0] or "split" not in rows[0]:
+        found = list(rows[0]) if rows else "no rows"
+        raise DataError(f"{path}: expected the columns {column},split, found {found}; add them")
+    for number, row in enumerate(rows, start=2):
+        if row["split"] not in SPLITS:
+            raise DataError(f"{path}, line {number}: a split is one of {list(SPLITS)}, found {row['split']!r}; mend it")
+    return {row[column]: row["split"] for row in rows}
+
+
+def write_split(path: Path, parts: Mapping[str, str], column: str = "file") -> None:
+    lines = [f"{column},split", *(f"{_quoted(name)},{part}" for name, part in sorted(parts.items()))]
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\n') else text
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The whole file or nothing: never a part of it, whenever the process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,217 @@
+"""A table of image paths and label columns: any number of tasks of any kind."""
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from filtergroups.config import TableData, TaskConfig
+from filtergroups.data.examples import SPLITS, Data, DataError
+from filtergroups.data.images import ImageExamples, Progress, channel_statistics, decoded
+from filtergroups.data.splits import read_split, seeded_split, write_split
+from filtergroups.tasks import Task
+
+Row = dict[str, str]
+
+
+def read_table(path: Path) -> list[Row]:
+    """The rows of a CSV or TSV with a header; the delimiter is guessed."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
+        raise DataError(f"{path}: expected a CSV or TSV file, found {reason}") from None
+    lines = text.splitlines()
+    if len(lines) < 2:
+        raise DataError(f"{path}: expected a header and at least one row, found {len(lines)} lines")
+    delimiter = max(("\t", ";", ","), key=lines[0].count)
+    rows = list(csv.DictReader(lines, delimiter=delimiter))
+    for number, row in enumerate(rows, start=2):
+        if None in row or None in row.values():
+            raise DataError(f"{path}, line {number}: expected {len(rows[0])} cells, found another number; check quotes")
+    return [{key.strip(): value.strip() for key, value in row.items()} for row in rows]
+
+
+def image_path(root: Path, name: str) -> Path:
+    """A path of the table below the root; it may not leave it."""
+    path = (root / name).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise DataError(f"image paths stay below {root}, found {name!r}; mend the table or set data.root")
+    return path
+
+
+def column(rows: Sequence[Row], name: str, table: Path) -> list[str]:
+    if name not in rows[0]:
+        raise DataError(f"{table}: expected a column '{name}', found {list(rows[0])}; mend the table or the config")
+    return [row[name] for row in rows]
+
+
+def load_table(
+    config: TableData,
+    tasks: Sequence[TaskConfig],
+    *,
+    seed: int = 0,
+    constants: dict[str, Any] | None = None,
+    parts: Sequence[str] = SPLITS,
+    progress: Progress | None = None,
+) -> Data:
+    rows = read_table(config.table)
+    names = column(rows, config.image_column, config.table)
+    paths = [image_path(config.root, name) for name in names]
+    split = table_split(config, rows, names, seed)
+    images, bad = decoded(paths, config.size, config.channels, config.cache, progress=progress)
+    if bad and config.on_bad_image == "refuse":
+        index, reason = next(iter(bad.items()))
+        raise DataError(
+            f'{paths[index]}: {reason} ({len(bad)} such files); mend them or set data.on_bad_image = "skip"'
+        )
+    learned = dict(constants or {})
+    made: list[Task] = []
+    labels: dict[str, Any] = {}
+    class_names: dict[str, list[str]] = {}
+    for entry in tasks:
+        values = column(rows, entry.column or entry.name, config.table)
+        if entry.kind in ("regression", "classification"):
+            found = entry.labels or learned.get("classes", {}).get(entry.name)
+            labels[entry.name], classes = cell_labels(entry, values, found, config.table)
+            if classes is not None:
+                class_names[entry.name] = classes
+            made.append(entry.task(len(classes) if classes else None))
+        else:
+            labels[entry.name], wrong = map_labels(entry, values, config, progress)
+            bad.update(wrong)
+            made.append(entry.task())
+    kept = [n for n in range(len(rows)) if n not in bad]
+    of_part = {part: [n for n in kept if split[names[n]] == part] for part in parts}
+    if constants is None:
+        if not of_part.get("train"):
+            raise DataError(f"{config.table}: expected rows in the part 'train', found none; check the split")
+        mean, deviation = channel_statistics(images, of_part["train"])
+        learned = {"mean": mean, "deviation": deviation, "size": config.size, "channels": config.channels}
+        learned["classes"] = class_names
+    columns = {key: [row[key] for row in rows] for key in rows[0]}
+    examples = {
+        part: ImageExamples(
+            images, chosen, names, labels, learned["mean"], learned["deviation"],
+            flip=config.flip, shift=config.shift, columns=columns,
+        )
+        for part, chosen in of_part.items() if chosen
+    }  # fmt: skip
+    return Data(tuple(made), config.channels, 2, dict(examples), learned, names=class_names)
+
+
+def table_split(config: TableData, rows: Sequence[Row], names: Sequence[str], seed: int) -> dict[str, str]:
+    """The part of each image: from a column, from a file, or drawn and written to that file."""
+    if config.split_column is not None:
+        values = column(rows, config.split_column, config.table)
+        for number, value in enumerate(values, start=2):
+            if value not in SPLITS:
+                raise DataError(f"{config.table}, line {number}: a split is one of {list(SPLITS)}, found {value!r}")
+        return dict(zip(names, values, strict=True))
+    path = config.split_file or config.table.with_suffix(".split.csv")
+    if path.exists():
+        given = read_split(path)
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise DataError(
+                f"{path}: expected every image of the table, found none for {missing[0]!r}; delete it or add it"
+            )
+        return given
+    groups = column(rows, config.group_column, config.table) if config.group_column else None
+    split = seeded_split(names, seed, groups)
+    write_split(path, split)
+    return split
+
+
+def cell_labels(
+    entry: TaskConfig, values: Sequence[str], known: list[str] | None, table: Path
+) -> tuple[torch.Tensor, list[str] | None]:
+    """A column of cells as labels; empty cells are missing."""
+    if entry.kind == "regression":
+        return torch.tensor([_real(value, entry, n, table) for n, value in enumerate(values, start=2)]), None
+    classes = known or sorted({value for value in values if value}, key=_natural)
+    index = {value: n for n, value in enumerate(classes)}
+    numbers = []
+    for n, value in enumerate(values, start=2):
+        if value and value not in index:
+            raise DataError(
+                f"{table}, line {n}: a label of task '{entry.name}' is one of {classes}, found {value!r}; mend it"
+            )
+        numbers.append(index.get(value, -1))
+    if entry.classes is not None and len(classes) > entry.classes:
+        raise DataError(
+            f"{table}: task '{entry.name}' has {entry.classes} classes, found {len(classes)}: {classes[:9]}"
+        )
+    return torch.tensor(numbers), classes
+
+
+def _real(value: str, entry: TaskConfig, line: int, table: Path) -> float:
+    if not value:
+        return math.nan
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.inf
+    if math.isinf(number):
+        raise DataError(f"{table}, line {line}: a label of task '{entry.name}' is a number, found {value!r}; mend it")
+    return number
+
+
+def _natural(value: str) -> tuple[int, float, str]:
+    """Numbers in their order, then texts."""
+    try:
+        return (0, float(value), value)
+    except ValueError:
+        return (1, 0.0, value)
+
+
+def map_labels(
+    entry: TaskConfig, values: Sequence[str], config: TableData, progress: Progress | None
+) -> tuple[Any, dict[int, str]]:
+    """A column of paths to label maps (pixel = class) or grey images to predict; empty cells are missing."""
+    present = [n for n, value in enumerate(values) if value]
+    paths = [image_path(config.root, values[n]) for n in present]
+    segmentation = entry.kind == "segmentation"
+    array, bad = decoded(paths, config.size, 1, config.cache, labels=segmentation, progress=progress)
+    wrong = {present[index]: f"{paths[index]}: {reason}" for index, reason in bad.items()}
+    if segmentation:
+        maps = torch.full((len(values), config.size, config.size), -1)
+        maps[present] = torch.from_numpy(array.copy()).long()
+        if entry.classes is not None and present and int(maps.max()) >= entry.classes:
+            raise DataError(
+                f"label maps of task '{entry.name}' hold 0 … {entry.classes - 1}, found {int(maps.max())}; mend them"
+            )
+        return maps, wrong
+    grey = torch.full((len(values), config.size, config.size), math.nan)
+    grey[present] = torch.from_numpy(array.copy())[..., 0].float()
+    return grey, wrong
+
+
+def check_table(config: TableData, tasks: Sequence[TaskConfig]) -> list[str]:
+    """Every problem of the table and its files, a line each."""
+    rows = read_table(config.table)
+    problems: list[str] = []
+    names = column(rows, config.image_column, config.table)
+    paths: list[Path] = []
+    for line, name in enumerate(names, start=2):
+        try:
+            paths.append(image_path(config.root, name))
+        except DataError as error:
+            problems.append(f"line {line}: {error}")
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    problems += [f"{name}: is in the table more than once" for name in twice[:20]]
+    _, bad = decoded(paths, config.size, config.channels, config.cache)
+    problems += [f"{paths[index]}: {reason}" for index, reason in bad.items()]
+    for entry in tasks:
+        try:
+            values = column(rows, entry.column or entry.name, config.table)
+            if entry.kind in ("regression", "classification"):
+                cell_labels(entry, values, entry.labels, config.table)
+            else:
+                problems += list(map_labels(entry, values, config, None)[1].values())
+        except DataError as error:
+            problems.append(str(error))
+    return problems

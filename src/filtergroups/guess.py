@@ -1,0 +1,132 @@
+"""A first config for a table of labels: look at the columns, guess the tasks, write it down with comments."""
+
+from pathlib import Path
+
+from filtergroups.data.examples import SPLITS, DataError
+from filtergroups.data.images import decode
+from filtergroups.data.table import Row, image_path, read_table
+
+MOST_CLASSES = 20
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+
+
+NO_SPLIT = '# split_column = "split"   # without one: 70/15/15 by seed, kept beside the table'
+
+
+def guess_config(table: Path, images: Path) -> str:
+    """The text of a commented TOML config for a table and its folder of images."""
+    rows = read_table(table)
+    image_column = _image_column(rows, table)
+    names = [row[image_column] for row in rows]
+    channels = _channels(images, names)
+    split_column = next((key for key in rows[0] if {row[key] for row in rows} <= set(SPLITS)), None)
+    lines = [
+        "# Guessed from the table; check it, then: filtergroups data check THIS_FILE",
+        "seed = 0",
+        "",
+        "[data]",
+        'kind = "table"',
+        f"table = {_text(table.resolve())}",
+        f"root = {_text(images.resolve())}          # image paths are below this folder",
+        f"image_column = {_text(image_column)}",
+        f"split_column = {_text(split_column)}"
+        if split_column
+        else '# split_column = "split"   # else 70/15/15 by seed, kept beside the table',
+        '# group_column = "subject"  # rows of one subject stay in one part',
+        "size = 64                   # images are resized to size × size; larger sees more and trains slower",
+        f"channels = {channels}",
+        "flip = false                # mirror at random: only where left and right mean the same",
+        "",
+    ]
+    tasks = 0
+    for key in rows[0]:
+        if key not in (image_column, split_column):
+            found = _task(key, [row[key] for row in rows])
+            tasks += not found[0].startswith("#")
+            lines += [*found, ""]
+    if not tasks:
+        raise DataError(
+            f"{table}: expected a column of numbers or classes beside '{image_column}', found none to predict"
+        )
+    lines += [
+        "[network]",
+        'name = "vgg11"',
+        "width = 0.25                # 1.0 is the paper's; 0.25 trains on a laptop",
+        "",
+        "[method]",
+        'name = "sfg"                # or one_task, hard_sharing, constant_mask, constant_p, cross_stitch',
+        "",
+        "[training]",
+        "epochs = 40",
+        f"batch_size = {32 if len(rows) >= 200 else 8}",
+        "finetune_epochs = 10        # at the end, with every kernel fixed in its most probable group",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _image_column(rows: list[Row], table: Path) -> str:
+    for key in rows[0]:
+        if all(row[key].lower().endswith(IMAGE_ENDINGS) for row in rows):
+            return key
+    raise DataError(
+        f"{table}: expected a column of image paths ({', '.join(IMAGE_ENDINGS)}), found {list(rows[0])}; add one"
+    )
+
+
+def _channels(images: Path, names: list[str]) -> int:
+    """1 where the first pictures are grey."""
+    for name in names[:5]:
+        try:
+            pixels = decode(image_path(images, name), 32, 3)
+        except DataError as error:
+            raise DataError(f"{images / name}: {error}; is --images the right folder?") from None
+        if (pixels[..., 0] != pixels[..., 1]).any() or (pixels[..., 0] != pixels[..., 2]).any():
+            return 3
+    return 1
+
+
+def _task(key: str, values: list[str]) -> list[str]:
+    """The lines of a task for a column, or a comment where it is none."""
+    present = [value for value in values if value]
+    kinds = sorted(set(present), key=_order)
+    numbers = [number for value in present if (number := _number(value)) is not None]
+    if present and all(value.lower().endswith(IMAGE_ENDINGS) for value in present):
+        return [
+            f"# column '{key}' holds image paths; for label maps add a task of kind 'segmentation'"
+        ]
+    if len(kinds) < 2:
+        return [f"# column '{key}' has {len(kinds)} distinct value(s): nothing to learn"]
+    name = "".join("_" if c in ".+" else c for c in key)
+    missing = f"   # {len(values) - len(present)} missing" if len(present) < len(values) else ""
+    lines = ["[[tasks]]", f"name = {_text(name)}{missing}", f"column = {_text(key)}"]
+    whole = all(number.is_integer() for number in numbers)
+    if len(numbers) == len(present) and (len(kinds) > MOST_CLASSES or not whole):
+        low, high = min(numbers), max(numbers)
+        scale = max(abs(low), abs(high))
+        return [
+            *lines,
+            'kind = "regression"',
+            f"scale = {scale:g}              # the network learns value / scale; found {low:g} to {high:g}",
+        ]
+    if len(kinds) <= MOST_CLASSES:
+        labels = ", ".join(_text(value) for value in kinds)
+        return [*lines, 'kind = "classification"', f"labels = [{labels}]"]
+    return [f"# column '{key}' has {len(kinds)} different texts: an identifier, perhaps a group_column"]
+
+
+def _order(value: str) -> tuple[float, str]:
+    number = _number(value)
+    return (number if number is not None else float("inf"), value)
+
+
+def _number(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _text(value: object) -> str:
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,241 @@
+"""Predictions for a user's own files: a table for images, volumes for scans, both with the spread."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from filtergroups.build import build_network
+from filtergroups.checkpoint import Progress, load_checkpoint, restore
+from filtergroups.config import Config, FacesData, PhantomData, ScansData, TableData
+from filtergroups.data.examples import Data, DataError
+from filtergroups.data.images import decode, normalised
+from filtergroups.data.splits import write_atomically
+from filtergroups.evaluation import window_of
+from filtergroups.network import GroupedNetwork
+from filtergroups.run import Run
+from filtergroups.tasks import Classification, Prediction, Regression, Segmentation, Task
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}
+BATCH = 32
+
+
+@dataclass
+class Predicted:
+    """What was written, and what could not be read."""
+
+    written: list[Path] = field(default_factory=list)
+    count: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def predict(
+    run: Path,
+    inputs: Sequence[Path],
+    out: Path,
+    *,
+    samples: int = 50,
+    checkpoint: str = "best",
+    force: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Predicted:
+    """Predict files (or folders of them): images into one CSV, scans into NIfTI volumes in a folder.
+
+    Norms use their running statistics, so that a prediction does not depend on the other files.
+    """
+    opened = Run.open(run)
+    config = opened.config()
+    reached, tensors = load_checkpoint(opened.checkpoint(checkpoint))
+    network = build_network(config, shape_of_data(config, reached))
+    restore(network, reached, tensors, opened.checkpoint(checkpoint))
+    if isinstance(config.data, (ScansData, PhantomData)):
+        return _predict_scans(network, config, reached, inputs, out, samples, force, progress)
+    if out.exists() and not force:
+        raise DataError(f"{out}: expected a new file, found one; use --force to replace it")
+    return _predict_images(network, config, reached, inputs, out, samples, progress)
+
+
+def shape_of_data(config: Config, reached: Progress) -> Data:
+    """What the network needs to know of the data, without the data."""
+    data = config.data
+    tasks: tuple[Task, ...]
+    if isinstance(data, FacesData):
+        from filtergroups.data.faces import TASKS
+
+        tasks = tuple(TASKS[name] for name in data.tasks)
+        return Data(tasks, data.channels, 2, {}, reached.constants, names=reached.names)
+    if isinstance(data, TableData):
+        tasks = tuple(entry.task(len(reached.names.get(entry.name, ())) or None) for entry in config.tasks)
+        return Data(tasks, data.channels, 2, {}, reached.constants, names=reached.names)
+    from filtergroups.data.scans import scan_tasks
+
+    scans = phantom_as_scans(data) if isinstance(data, PhantomData) else data
+    return Data(scan_tasks(scans, reached.constants), 1, data.spatial_dims, {}, reached.constants, names=reached.names)
+
+
+def phantom_as_scans(data: PhantomData) -> ScansData:
+    from filtergroups.data.load import scans_settings
+
+    return scans_settings(data)
+
+
+def found_files(inputs: Sequence[Path], suffixes: set[str]) -> list[Path]:
+    files: list[Path] = []
+    for path in inputs:
+        if path.is_dir():
+            files += [file for file in sorted(path.rglob("*")) if any(file.name.lower().endswith(s) for s in suffixes)]
+        else:
+            files.append(path)
+    if not files:
+        raise DataError(f"expected files to predict, found none in {', '.join(map(str, inputs))}; check the paths")
+    return files
+
+
+def _predict_images(
+    network: GroupedNetwork,
+    config: Config,
+    reached: Progress,
+    inputs: Sequence[Path],
+    out: Path,
+    samples: int,
+    progress: Callable[[str, int, int], None] | None,
+) -> Predicted:
+    files = found_files(inputs, IMAGE_SUFFIXES)
+    constants = reached.constants
+    result = Predicted(written=[out])
+    rows: list[dict[str, Any]] = []
+    for start in range(0, len(files), BATCH):
+        readable, pixels = [], []
+        for file in files[start : start + BATCH]:
+            try:
+                pixels.append(decode(file, constants["size"], constants["channels"]))
+                readable.append(file)
+            except DataError as error:
+                result.problems.append(f"{file}: {error}")
+                rows.append({"file": str(file), "error": str(error)})
+        if readable:
+            images = normalised(np.stack(pixels), constants["mean"], constants["deviation"])
+            generator = torch.Generator().manual_seed(config.seed)
+            predictions = network.predict(images, samples if network.is_random else 0, generator)
+            rows += image_rows(network.tasks, predictions, readable, reached.names)
+            result.count += len(readable)
+        if progress is not None:
+            progress("predicting", min(start + BATCH, len(files)), len(files))
+    write_atomically(out, as_csv(rows).encode())
+    return result
+
+
+def image_rows(
+    tasks: Sequence[Task], predictions: dict[str, Prediction], files: Sequence[Path], names: dict[str, list[str]]
+) -> list[dict[str, Any]]:
+    """A row a file: value and spread of each task, and the probabilities of classes."""
+    rows: list[dict[str, Any]] = [{"file": str(file)} for file in files]
+    for task in tasks:
+        prediction = predictions[task.name]
+        for n, row in enumerate(rows):
+            if isinstance(task, Regression):
+                row[task.name] = f"{prediction.value[n].item():.6g}"
+                row[f"{task.name}_std"] = f"{prediction.spread[n].item():.4g}"
+            elif isinstance(task, Classification):
+                assert prediction.probabilities is not None
+                classes = names.get(task.name) or [str(c) for c in range(task.classes)]
+                row[task.name] = classes[int(prediction.value[n])]
+                row[f"{task.name}_entropy"] = f"{prediction.spread[n].item():.4g}"
+                for c, label in enumerate(classes):
+                    row[f"{task.name}_p_{label}"] = f"{prediction.probabilities[n, c].item():.4g}"
+            else:
+                row[f"{task.name}_mean"] = f"{prediction.value[n].float().mean().item():.6g}"
+                row[f"{task.name}_mean_spread"] = f"{prediction.spread[n].mean().item():.4g}"
+    return rows
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    header = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, header, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _predict_scans(
+    network: GroupedNetwork,
+    config: Config,
+    reached: Progress,
+    inputs: Sequence[Path],
+    out: Path,
+    samples: int,
+    force: bool,
+    progress: Callable[[str, int, int], None] | None,
+) -> Predicted:
+    import nibabel
+
+    from filtergroups.data.scans import preprocess_volume, to_original_grid
+    from filtergroups.volumes import predict_volume
+
+    data = config.data
+    scans = phantom_as_scans(data) if isinstance(data, PhantomData) else data
+    assert isinstance(scans, ScansData)
+    files = _scan_files(inputs, scans)
+    result = Predicted()
+    out.mkdir(parents=True, exist_ok=True)
+    for number, (name, file) in enumerate(files, start=1):
+        folder = out / name
+        if folder.exists() and not force:
+            raise DataError(f"{folder}: expected a new folder, found one; use --force to replace it")
+        try:
+            image, _, way_back = preprocess_volume(file, scans, reached.constants)
+        except DataError as error:
+            result.problems.append(str(error))
+            continue
+        predictions = predict_volume(
+            network, image, window=window_of(config), samples=samples if network.is_random else 0, seed=config.seed
+        )
+        for task in network.tasks:
+            prediction = predictions[task.name]
+            labels = isinstance(task, Segmentation)
+            spread = "entropy" if labels else "std"
+            for suffix, values, nearest in (("", prediction.value, labels), (f"_{spread}", prediction.spread, False)):
+                array = to_original_grid(values, way_back, labels=nearest)
+                path = folder / f"{task.name}{suffix}.nii.gz"
+                dtype = np.uint8 if nearest else np.float32
+                image_out = nibabel.Nifti1Image(array.astype(dtype), nibabel.load(file).affine)  # type: ignore[attr-defined, no-untyped-call]
+                write_atomically(path, _gzipped(image_out))
+                result.written.append(path)
+        result.count += 1
+        if progress is not None:
+            progress("predicting", number, len(files))
+    return result
+
+
+def _gzipped(image: Any) -> bytes:
+    import gzip
+
+    content: bytes = image.to_bytes()
+    return gzip.compress(content, compresslevel=3)
+
+
+def _scan_files(inputs: Sequence[Path], scans: ScansData) -> list[tuple[str, Path]]:
+    """(patient, file): a patient's folder, a folder of those, or NIfTI files."""
+    found: list[tuple[str, Path]] = []
+    for path in inputs:
+        if (path / scans.input).is_file():
+            found.append((path.resolve().name, path / scans.input))
+        elif path.is_dir():
+            found += [
+                (folder.name, folder / scans.input)
+                for folder in sorted(path.iterdir())
+                if (folder / scans.input).is_file()
+            ]
+        else:
+            found.append((path.name.removesuffix(".gz").removesuffix(".nii"), path))
+    if not found:
+        raise DataError(
+            f"expected scans named {scans.input}, found none in {', '.join(map(str, inputs))}; check the paths"
+        )
+    return found

@@ -1,0 +1,109 @@
+"""The run folder: where training, evaluation and reports meet.
+
+    config.toml  metrics.jsonl  assignments/  results.json  log.txt  tensorboard/
+    last.safetensors  best.safetensors  best-TASK.safetensors
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from filtergroups.config import Config, dump_config, load_config
+from filtergroups.data.splits import write_atomically
+
+
+class RunError(ValueError):
+    """A run folder that cannot be used: one line, with what to do."""
+
+
+class Run:
+    """One run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def create(path: Path, config: Config) -> "Run":
+        """A new folder with the complete config in it."""
+        run = Run(path)
+        if (path / "config.toml").exists():
+            raise RunError(
+                f"{path}: expected a new folder, found a run; use `filtergroups resume {path}` or another --run"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "config.toml", dump_config(config).encode())
+        except OSError as error:
+            raise RunError(
+                f"{path}: expected a folder to write to, found {error.strerror}; choose another --run"
+            ) from None
+        return run
+
+    @staticmethod
+    def open(path: Path) -> "Run":
+        if not (path / "config.toml").is_file():
+            raise RunError(f"{path}: expected a run folder with config.toml, found none; check the path")
+        return Run(path)
+
+    def config(self) -> Config:
+        return load_config(self.path / "config.toml")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else trains here meanwhile; a killed process leaves no lock behind."""
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise RunError(
+                f"{self.path}: another process is training here; wait for it or choose another --run"
+            ) from None
+        except OSError as error:
+            raise RunError(f"{self.path}: expected a folder to write to, found {error.strerror}") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def checkpoint(self, name: str) -> Path:
+        return self.path / f"{name}.safetensors"
+
+    def log(self, text: str) -> None:
+        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+
+    def record(self, entry: dict[str, Any]) -> None:
+        """Add a line to metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._complete_lines()]
+
+    def _complete_lines(self) -> list[str]:
+        path = self.path / "metrics.jsonl"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def forget_after(self, step: int) -> None:
+        """Drop what was written after a checkpoint: the steps are about to be done again."""
+        kept = [line for line in self._complete_lines() if json.loads(line)["step"] <= step]
+        write_atomically(self.path / "metrics.jsonl", "".join(f"{line}\n" for line in kept).encode())
+        for file in (self.path / "assignments").glob("step_*.npz"):
+            if int(file.stem.removeprefix("step_")) > step:
+                file.unlink()
+
+    def results(self) -> list[dict[str, Any]]:
+        path = self.path / "results.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+    def save_result(self, result: dict[str, Any]) -> None:
+        """Keep a result beside those of other splits, samples and checkpoints."""
+        same = ("split", "samples", "checkpoint", "data")
+        others = [old for old in self.results() if any(old.get(key) != result.get(key) for key in same)]
+        write_atomically(self.path / "results.json", json.dumps([*others, result], indent=1).encode())

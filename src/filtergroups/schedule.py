@@ -1,0 +1,36 @@
+"""What depends on the step alone: seeds, temperature, learning rate."""
+
+import hashlib
+import math
+
+import torch
+
+from filtergroups.config import TemperatureConfig, TrainingConfig
+from filtergroups.groups.annealing import anneal
+
+
+def seed_for(seed: int, step: int, purpose: str) -> int:
+    """A seed for each purpose of each step: randomness has no state to save, so that a resumed run is the same run."""
+    digest = hashlib.blake2b(f"{seed}/{step}/{purpose}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator_for(seed: int, step: int, purpose: str) -> torch.Generator:
+    return torch.Generator().manual_seed(seed_for(seed, step, purpose))
+
+
+def temperature_at(step: int, steps: int, config: TemperatureConfig) -> float:
+    rate = config.rate
+    if rate is None:  # reach the floor at half the steps
+        rate = math.log(config.start / config.floor) / max(steps / 2, 1) if config.start > config.floor else 0.0
+    return anneal(step, start=max(config.start, config.floor), floor=config.floor, rate=rate)
+
+
+def learning_rate_at(step: int, steps: int, config: TrainingConfig) -> float:
+    """As a factor of the learning rate: warm-up, then constant or half a cosine."""
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return 1.0
+    share = (step - config.warmup_steps) / max(steps - config.warmup_steps, 1)
+    return 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))

@@ -1,0 +1,372 @@
+"""The training loop, top to bottom."""
+
+import io
+import math
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from filtergroups.build import build_network
+from filtergroups.checkpoint import (
+    Progress,
+    load_checkpoint,
+    optimiser_tensors,
+    restore,
+    restore_optimiser,
+    save_checkpoint,
+)
+from filtergroups.config import Config, TrainingConfig
+from filtergroups.data.examples import DataError, Examples
+from filtergroups.data.load import load_data
+from filtergroups.data.splits import write_atomically
+from filtergroups.groups.objective import Terms, objective
+from filtergroups.groups.processes import batch_of_all, rank, world_size
+from filtergroups.measuring import Results, criteria, measure, measure_plain, plain_answers
+from filtergroups.progress import Reporter, Silent
+from filtergroups.run import Run, RunError
+from filtergroups.schedule import generator_for, learning_rate_at, seed_for, temperature_at
+from filtergroups.signals import stop_signals
+from filtergroups.weighting import TaskWeights
+
+LOG_EVERY = 20
+VALIDATION_SAMPLES = 4  # sampled passes of a validation; evaluation takes 50
+
+
+class Stopped(Exception):
+    """Training was asked to stop; what was done is saved."""
+
+    def __init__(self, run: Run, step: int, number: int) -> None:
+        super().__init__(f"stopped at step {step}; go on with: filtergroups resume {run.path}")
+        self.exit_code = 128 + number
+
+
+class Diverged(RunError):
+    """A loss became NaN or infinite."""
+
+
+def train(config: Config, run: Path, *, report: Reporter | None = None) -> Run:
+    """Train a network as a config says; everything it writes is in the run folder."""
+    fabric = make_fabric(config.training)
+    made = Run(run)
+    if fabric.is_global_zero:
+        made = Run.create(run, config)
+    fabric.barrier()
+    return _train(made, config, fabric, report or Silent())
+
+
+def resume(run: Path, *, report: Reporter | None = None) -> Run:
+    """Go on with a run from its last checkpoint; the result is that of a run never interrupted."""
+    opened = Run.open(run)
+    config = opened.config()
+    return _train(opened, config, make_fabric(config.training), report or Silent())
+
+
+def make_fabric(config: TrainingConfig) -> Any:
+    """Devices, processes and precision, by Lightning Fabric; started by `torchrun` or `fabric run`, it joins them."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    processes = config.devices * config.nodes
+    several = processes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
+    # Gates leave parts of the network out of some steps, so that not every parameter has a gradient.
+    strategy: Any = DDPStrategy(find_unused_parameters=True) if several else "auto"
+    fabric = Fabric(
+        accelerator=config.accelerator, devices=config.devices, num_nodes=config.nodes, strategy=strategy,
+        precision=config.precision,
+    )  # fmt: skip
+    fabric.launch()
+    return fabric
+
+
+def _train(run: Run, config: Config, fabric: Any, report: Reporter) -> Run:
+    if not fabric.is_global_zero:
+        report = Silent()
+        Trainer(run, config, fabric, report).fit()
+        return run
+    with run.locked():
+        try:
+            Trainer(run, config, fabric, report).fit()
+        except OSError as error:
+            raise RunError(f"{run.path}: could not write: {error.strerror}; free some space, then resume") from None
+        finally:
+            report.stop()
+    return run
+
+
+class Trainer:
+    """One run's network, data and optimiser, and the loop over steps."""
+
+    def __init__(self, run: Run, config: Config, fabric: Any, report: Reporter) -> None:
+        self.run, self.config, self.fabric, self.report = run, config, fabric, report
+        self.training = config.training
+        self.data = load_data(config, parts=("train", "validation"), progress=report.preparing)
+        self.part = self._training_part()
+        self.steps_per_epoch = len(self.part) // self.training.batch_size
+        self.steps = self.training.epochs * self.steps_per_epoch
+        self.fixed_from = (self.training.epochs - self.training.finetune_epochs) * self.steps_per_epoch
+        self.network = build_network(config, self.data)
+        self.weights = TaskWeights([task.name for task in self.data.tasks], self.training)
+        self.progress = Progress(constants={**self.data.constants, "steps": self.fixed_from}, names=self.data.names)
+        self.optimiser = self._optimiser()
+        self._setup()
+
+    def _training_part(self) -> Examples:
+        size, world = self.training.batch_size, world_size()
+        part = self.data.parts.get("train")
+        if part is None or len(part) < size:
+            found = 0 if part is None else len(part)
+            raise DataError(
+                f"expected at least one batch of {size} training examples, found {found}; lower training.batch_size"
+            )
+        if size % world:
+            raise RunError(f"training.batch_size: expected a multiple of the {world} processes, found {size}")
+        return part
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        probabilities = [assignment.rho for assignment in self.network.assignments() if assignment.kind == "learned"]
+        known = {id(parameter) for parameter in probabilities}
+        others = [p for p in [*self.network.parameters(), *self.weights.parameters()] if id(p) not in known]
+        rate = self.training.learning_rate
+        groups = [{"params": others, "lr": rate, "factor": 1.0}]
+        if probabilities:
+            factor = self.training.probability_factor
+            groups.append({"params": probabilities, "lr": rate * factor, "factor": factor, "weight_decay": 0.0})
+        kind = torch.optim.AdamW if self.training.optimiser == "adamw" else torch.optim.Adam
+        return kind(groups, betas=(0.9, 0.999), weight_decay=self.training.weight_decay)
+
+    def _setup(self) -> None:
+        """Restore the last checkpoint if there is one, then hand over to Fabric."""
+        last = self.run.checkpoint("last")
+        if last.exists():
+            self.progress, tensors = load_checkpoint(last)
+            restore(self.network, self.progress, tensors, last)
+            restore_optimiser(self.optimiser, tensors)
+            learned = {k.removeprefix("weights/"): v for k, v in tensors.items() if k.startswith("weights/")}
+            self.weights.load_state_dict(learned)
+        if self.fabric.is_global_zero:
+            self.run.forget_after(self.progress.step)
+        self.weights.to(self.fabric.device)
+        self.model, self.fabric_optimiser = self.fabric.setup(self.network, self.optimiser)
+
+    def fit(self) -> None:
+        start = self.progress.step
+        if "plain" not in self.progress.constants:
+            answers = plain_answers(self.part, self.data.tasks, self.training.batch_size)
+            self.progress.constants["plain"] = answers
+        self.validation = self.data.parts.get("validation")
+        if self.validation is not None:
+            self.plain = measure_plain(
+                self.validation, self.data.tasks, self.progress.constants["plain"],
+                batch_size=self.training.batch_size, most=self.training.validate_examples,
+            )  # fmt: skip
+        if start == 0:
+            self._describe()
+            self._snapshot(0)
+        self.report.start(self.steps, start)
+        self.writer = self._tensorboard(start)
+        self.waited, self.busy = 0.0, 0.0
+        with stop_signals() as asked:
+            for step in range(start, self.steps):
+                if step == self.fixed_from and not self.progress.fixed and self.network.is_random:
+                    self._fix()
+                self._step(step)
+                self._after(step + 1)
+                if asked:
+                    self._save()
+                    raise Stopped(self.run, step + 1, asked[0])
+        self._save()
+        self._finish()
+
+    def _describe(self) -> None:
+        sizes = {name: len(part) for name, part in self.data.parts.items()}
+        parameters = sum(parameter.numel() for parameter in self.network.parameters())
+        self._say(
+            f"{self.config.method.name} on {self.config.network.name}: {parameters:,} parameters, "
+            f"{', '.join(f'{count} {name}' for name, count in sizes.items())} examples, {self.steps} steps"
+        )
+
+    def _say(self, text: str) -> None:
+        if self.fabric.is_global_zero:
+            self.run.log(text)
+            self.report.say(text)
+
+    def _tensorboard(self, start: int) -> Any:
+        if not self.fabric.is_global_zero:
+            return None
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self.run.path / "tensorboard"), purge_step=start)
+
+    def _indices(self, step: int) -> list[int]:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = torch.randperm(len(self.part), generator=generator_for(self.config.seed, epoch, "order"))
+        size = self.training.batch_size
+        return order[place * size : (place + 1) * size].tolist()
+
+    def _step(self, step: int) -> None:
+        began = time.perf_counter()
+        seed = self.config.seed
+        # Every process makes the whole batch and takes its part, so that draws do not depend on their number.
+        batch = self.part.batch(self._indices(step), generator_for(seed, step, "augmentation")).to(self.fabric.device)
+        mine = len(batch.images) // world_size()
+        images = batch.images[rank() * mine : (rank() + 1) * mine]
+        loaded = time.perf_counter()
+        factor = learning_rate_at(step, self.steps, self.training)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.training.learning_rate * group["factor"] * factor
+        torch.manual_seed(seed_for(seed, step, f"dropout/{rank()}"))
+        temperature = temperature_at(step, self.fixed_from, self.config.temperature)
+        self.model.train()
+        outputs = self.model(images, temperature=temperature, generator=generator_for(seed, step, "gates"))
+        # The loss is that of the whole batch on every process: a root of a mean is not the mean of roots.
+        outputs = {name: batch_of_all(output.float()) for name, output in outputs.items()}
+        terms = objective(
+            self.network, outputs, batch.labels, masks=batch.masks,
+            weight_factor=self.training.weight_factor, entropy_factor=self.training.entropy_factor,
+        )  # fmt: skip
+        total = self.weights(terms.tasks) + terms.weights + terms.entropy
+        self._check_finite(terms, step)
+        self.fabric_optimiser.zero_grad(set_to_none=True)
+        self.fabric.backward(total)
+        if self.training.clip_norm:
+            self.fabric.clip_gradients(self.model, self.fabric_optimiser, max_norm=self.training.clip_norm)
+        self.fabric_optimiser.step()
+        self.waited += loaded - began
+        self.busy += time.perf_counter() - began
+        if step % LOG_EVERY == 0:
+            self._log(step + 1, terms, temperature, factor)
+
+    def _check_finite(self, terms: Terms, step: int) -> None:
+        for name, loss in terms.tasks.items():
+            if not math.isfinite(loss.item()):
+                kept = (
+                    f"the checkpoint of step {self.progress.step} is kept"
+                    if self.progress.step
+                    else "nothing is saved yet"
+                )
+                raise Diverged(
+                    f"the loss of task '{name}' became {loss.item()} at step {step}; {kept}; "
+                    "lower training.learning_rate or set training.clip_norm"
+                )
+
+    def _log(self, step: int, terms: Terms, temperature: float, factor: float) -> None:
+        losses = {name: loss.item() for name, loss in terms.tasks.items()}
+        entry: dict[str, Any] = {
+            "step": step, "kind": "train", "epoch": (step - 1) // self.steps_per_epoch, "losses": losses,
+            "weights": terms.weights.item(), "entropy": terms.entropy.item(), "temperature": temperature,
+            "learning_rate": self.training.learning_rate * factor, "shared": self._shares(),
+        }  # fmt: skip
+        if self.fabric.is_global_zero:
+            self.run.record(entry)
+            for name, loss in losses.items():
+                self.writer.add_scalar(f"loss/{name}", loss, step)
+            self.writer.add_scalar("loss/weights", entry["weights"], step)
+            self.writer.add_scalar("loss/entropy", entry["entropy"], step)
+            self.writer.add_scalar("temperature", temperature, step)
+        shares = " ".join(f"{share:.2f}"[1:] if share < 1 else "1" for share in entry["shared"].values())
+        text = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+        self.report.step(step, f"epoch {entry['epoch'] + 1}  {text}  τ {temperature:.2f}  shared {shares}")
+
+    def _shares(self) -> dict[str, float]:
+        """The share of kernels in the group of all tasks, by layer."""
+        full = self.network.family.full
+        return {
+            layer.name: layer.assignment.probabilities()[:, full].mean().item()
+            for layer in self.network.grouped_layers()
+        }
+
+    def _after(self, done: int) -> None:
+        """What happens after some steps: validation, snapshots, checkpoints."""
+        epoch_ends = done % self.steps_per_epoch == 0
+        every = self.training.validate_every
+        if (done % every == 0 if every else epoch_ends) or done == self.steps:
+            self._validate(done)
+        if epoch_ends:
+            self._snapshot(done)
+        if done % self.training.checkpoint_every == 0 or done == self.steps:
+            self.progress = replace(self.progress, step=done)
+            self._save()
+        else:
+            self.progress = replace(self.progress, step=done)
+
+    def _validate(self, done: int) -> None:
+        if self.validation is None:
+            return
+        results = measure(
+            self.network, self.validation, batch_size=self.training.batch_size,
+            samples=VALIDATION_SAMPLES if self.network.is_random else 0,
+            seed=seed_for(self.config.seed, done, "validation"),
+            temperature=temperature_at(done, self.fixed_from, self.config.temperature),
+            most=self.training.validate_examples, device=self.fabric.device,
+        )  # fmt: skip
+        left = criteria(self.data.tasks, results, self.plain)
+        if self.fabric.is_global_zero:
+            self.run.record({"step": done, "kind": "validation", "results": results, "criteria": left})
+            for task, metrics in results.items():
+                for name, value in metrics.items():
+                    if isinstance(value, float):
+                        self.writer.add_scalar(f"validation/{task}_{name}", value, done)
+        self._say(f"step {done}: validation {described(results)}")
+        self._keep_best(done, left)
+
+    def _keep_best(self, done: int, left: dict[str, float]) -> None:
+        # The last phase is what gets shipped: its network replaces sampled ones whatever they reached.
+        best = dict(self.progress.best)
+        for name, value in left.items():
+            if value < best.get(name, math.inf):
+                best[name] = value
+                progress = replace(self.progress, step=done, best=best)
+                if self.fabric.is_global_zero:
+                    save_checkpoint(
+                        self.run.checkpoint("best" if name == "combined" else f"best-{name}"), self.network, progress
+                    )
+        self.progress = replace(self.progress, best=best)
+
+    def _fix(self) -> None:
+        """The last phase: every kernel stays in its most probable group, and the best so far counts no more."""
+        for assignment in self.network.assignments():
+            assignment.fix()
+        self.progress = replace(self.progress, fixed=True, best={})
+        self._say("every kernel is now fixed in its most probable group")
+
+    def _snapshot(self, step: int) -> None:
+        if not self.fabric.is_global_zero:
+            return
+        layers = {
+            layer.name: layer.assignment.probabilities().detach().cpu().numpy().astype(np.float16)
+            for layer in self.network.grouped_layers()
+        }
+        content = io.BytesIO()
+        np.savez_compressed(content, **layers)  # type: ignore[arg-type]  # layers are named freely
+        write_atomically(self.run.path / "assignments" / f"step_{step:08d}.npz", content.getvalue())
+
+    def _save(self) -> None:
+        if self.fabric.is_global_zero:
+            learned = {f"weights/{name}": value for name, value in self.weights.state_dict().items()}
+            extra = {**optimiser_tensors(self.optimiser), **learned}
+            save_checkpoint(self.run.checkpoint("last"), self.network, self.progress, extra)
+
+    def _finish(self) -> None:
+        if self.fabric.is_global_zero and not self.run.checkpoint("best").exists():
+            shutil.copyfile(self.run.checkpoint("last"), self.run.checkpoint("best"))
+        if self.writer is not None:
+            self.writer.close()
+        if self.busy:
+            self._say(f"done: {self.busy:.0f} s of training, {self.waited / self.busy:.1%} of it waiting for data")
+
+
+def described(results: Results) -> str:
+    return ", ".join(
+        f"{task} {name} {value:.4g}"
+        for task, metrics in results.items()
+        for name, value in metrics.items()
+        if isinstance(value, float)
+    )

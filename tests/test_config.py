@@ -1,0 +1,84 @@
+"""A config is checked before anything is done."""
+
+import json
+
+import pytest
+
+from filtergroups.config import ConfigError, config_schema, dump_config, load_config, make_config
+from tests.data.pictures import table_tree
+
+FACES = {"data": {"kind": "faces", "root": "faces"}, "network": {"name": "vgg11"}}
+
+
+def changed(section, **values):
+    return {**FACES, section: {**FACES.get(section, {}), **values}}
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        (changed("training", epoch=3), r"training\.epoch: unknown key; allowed here: epochs, batch_size"),
+        (changed("data", sise=3), r"data\.sise: unknown key; allowed here: .*size"),
+        ({**FACES, "colour": 1}, r"colour: unknown key; allowed here: seed, data"),
+        (changed("training", epochs="ten"), r"training\.epochs: .*integer.*'ten'"),
+        (changed("training", epochs=0), r"training\.epochs: .*greater than 0, found 0"),
+        (changed("training", epochs=5, finetune_epochs=5), "finetune_epochs is below epochs"),
+        (changed("network", name="vgg12"), r"network\.name: .*'vgg11' or 'highresnet', found 'vgg12'"),
+        (changed("data", kind="phases"), "'table', 'faces', 'scans', 'phantom'"),
+        (changed("method", name="magic"), r"method\.name: .*'one_task'"),
+        ({"network": {"name": "vgg11"}}, "data: expected a value, found none"),
+        ({**FACES, "tasks": [{"name": "a", "kind": "regression"}]}, "are for data.kind = 'table'"),
+    ],
+)
+def test_a_bad_config_is_refused_in_one_line_with_the_key(tree, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        make_config(tree)
+    assert "\n" not in str(caught.value)
+
+
+def test_tables_need_tasks_of_their_own(tmp_path):
+    tree = table_tree(tmp_path, tmp_path / "t.csv")
+    tree["tasks"] = []
+    with pytest.raises(ConfigError, match="at least one"):
+        make_config(tree)
+    tree["tasks"] = [{"name": "a", "kind": "regression"}] * 2
+    with pytest.raises(ConfigError, match="unique"):
+        make_config(tree)
+
+
+def test_overrides_reach_every_key_and_paths_start_at_the_file(tmp_path):
+    file = tmp_path / "sub" / "c.toml"
+    file.parent.mkdir()
+    file.write_text(dump_config(make_config(FACES)))
+    config = load_config(file, ["training.epochs=3", "method.name=hard_sharing", "data.tasks=['age']", "seed = 7"])
+    assert (config.training.epochs, config.method.name, config.data.tasks, config.seed) == (3, "hard_sharing", ["age"], 7)
+    assert config.data.root == tmp_path / "sub" / "faces"
+    for bad in ("training.epochs", "=3", "training..epochs=3", "seed.x=3"):
+        with pytest.raises(ConfigError, match="--set"):
+            load_config(file, [bad])
+
+
+def test_a_config_survives_being_written(tmp_path):
+    tree = table_tree(tmp_path, tmp_path / "t.csv")
+    tree["training"]["task_weights"] = {"level": 2.0}
+    config = make_config(tree)
+    file = tmp_path / "c.toml"
+    file.write_text(dump_config(config))
+    assert load_config(file) == config
+
+
+@pytest.mark.parametrize("content", [b"seed = ", b"\xff\xfe", None])
+def test_a_file_that_is_no_toml_is_one_line(tmp_path, content):
+    file = tmp_path / "c.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"c\.toml") as caught:
+        load_config(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_schema_for_editors_is_the_one_in_the_repository():
+    from pathlib import Path
+
+    kept = Path(__file__).parents[1] / "docs" / "config.schema.json"
+    assert json.loads(kept.read_text()) == config_schema(), "run: make schema"

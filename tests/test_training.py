@@ -1,0 +1,328 @@
+"""Training that survives being stopped, and says in one line what went wrong."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import filtergroups as fg
+from filtergroups.checkpoint import load_checkpoint
+from filtergroups.config import dump_config, make_config
+from filtergroups.data.examples import DataError
+from filtergroups.evaluation import evaluate
+from filtergroups.inference import predict
+from filtergroups.run import Run, RunError
+from filtergroups.schedule import learning_rate_at, temperature_at
+from filtergroups.training import Diverged, resume, train
+from tests.data.pictures import face_folder, picture_table, table_tree
+
+CLI = [sys.executable, "-m", "filtergroups.cli"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    picture_table(folder)
+    return folder
+
+
+def tree_for(folder, **training):
+    return table_tree(folder, folder / "labels.csv", **training)
+
+
+def config_for(folder, *, method=None, **training):
+    tree = tree_for(folder, **training)
+    return make_config({**tree, "method": method or {}})
+
+
+def weights_of(run, name="last"):
+    return load_file(Run(run).checkpoint(name))
+
+
+def assert_same_weights(one, two):
+    assert one.keys() == two.keys()
+    for key in one:
+        assert torch.equal(one[key], two[key]), key
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "trained"
+    train(config_for(folder, epochs=12, finetune_epochs=3, learning_rate=3e-3), run)
+    return run
+
+
+def test_a_run_folder_holds_everything(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert {"config.toml", "metrics.jsonl", "assignments", "last.safetensors", "best.safetensors", "log.txt"} <= names
+    assert {"best-level.safetensors", "best-pattern.safetensors", "tensorboard"} <= names
+    entries = Run(trained).metrics()
+    assert [entry["step"] for entry in entries] == sorted(entry["step"] for entry in entries)
+    first = next(entry for entry in entries if entry["kind"] == "train")
+    assert set(first["losses"]) == {"level", "pattern"}
+    assert len(first["shared"]) == 8
+    assert len(list((trained / "assignments").iterdir())) == 13
+    assert "waiting for data" in (trained / "log.txt").read_text()
+
+
+def test_training_learns_something(trained):
+    validations = [entry for entry in Run(trained).metrics() if entry["kind"] == "validation"]
+    assert min(entry["criteria"]["combined"] for entry in validations) < 0.9
+
+
+def test_the_last_phase_fixes_every_kernel(trained):
+    progress, tensors = load_checkpoint(Run(trained).checkpoint("last"))
+    assert progress.fixed
+    for name, tensor in tensors.items():
+        if name.endswith("rho") and name.startswith("network/"):
+            assert torch.equal(tensor, tensor.round())
+
+
+def test_the_same_config_gives_the_same_weights(folder, tmp_path):
+    for name in ("a", "b"):
+        train(config_for(folder, epochs=2), tmp_path / name)
+    assert_same_weights(weights_of(tmp_path / "a"), weights_of(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("method", fg.METHODS)
+def test_every_method_trains_and_is_evaluated(folder, tmp_path, method):
+    run = tmp_path / method
+    train(config_for(folder, epochs=1, uncertainty_weighting=True, clip_norm=1.0, method={"name": method}), run)
+    result = evaluate(run, split="test", samples=2)
+    assert result["examples"] == len([p for p in (folder / "labels.split.csv").read_text().split() if p.endswith(",test")])
+    assert result["samples"] == (2 if method in ("sfg", "constant_p") else 0)
+    assert json.loads((run / "results.json").read_text())[0]["tasks"]["level"]["mae"] == result["tasks"]["level"]["mae"]
+
+
+def written_config(folder, tmp_path, **training):
+    path = tmp_path / "c.toml"
+    path.write_text(dump_config(config_for(folder, **training)))
+    return path
+
+
+def steps_done(run):
+    checkpoint = Run(run).checkpoint("last")
+    return load_checkpoint(checkpoint)[0].step if checkpoint.exists() else 0
+
+
+def test_killed_at_random_and_resumed_a_run_ends_with_the_same_weights(folder, tmp_path):
+    """kill -9 at least five times, at random moments after the first checkpoint of each start."""
+    settings = {"epochs": 100, "finetune_epochs": 20, "checkpoint_every": 7, "validate_every": 40}
+    config = written_config(folder, tmp_path, **settings)
+    whole = tmp_path / "whole"
+    train(config_for(folder, **settings), whole)
+    run = tmp_path / "killed"
+    draw = random.Random(0)
+    command = [*CLI, "train", str(config), "--run", str(run)]
+    kills = 0
+    while True:
+        before = steps_done(run)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        if kills < 5:
+            while process.poll() is None and not (run.exists() and steps_done(run) > before):
+                time.sleep(0.02)
+            time.sleep(draw.uniform(0, 0.4))
+        if process.poll() is None and kills < 5:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            kills += 1
+            assert steps_done(run) < 500, "the run was over before it could be killed"
+        else:
+            _, errors = process.communicate()
+            assert process.returncode == 0, errors.decode()
+            break
+        command = [*CLI, "resume", str(run)]
+    assert kills == 5
+    assert_same_weights(weights_of(run), weights_of(whole))
+    assert_same_weights(weights_of(run, "best"), weights_of(whole, "best"))
+    assert [e for e in Run(run).metrics()] == [e for e in Run(whole).metrics()]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_asked_to_stop_it_saves_and_says_how_to_go_on(folder, tmp_path, number, code):
+    config = written_config(folder, tmp_path, epochs=2000, checkpoint_every=10000)
+    run = tmp_path / "run"
+    process = subprocess.Popen([*CLI, "train", str(config), "--run", str(run)], stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (run / "metrics.jsonl").exists():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert f"filtergroups resume {run}" in errors.strip().splitlines()[-1]
+    assert "Traceback" not in errors
+    assert steps_done(run) > 0
+
+
+def test_two_processes_train_the_network_that_one_does(folder, tmp_path):
+    """Gates are shared, batch norm and loss run over the batch of all processes: the same up to rounding."""
+    settings = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3}
+    one = tmp_path / "one"
+    train(config_for(folder, **settings), one)
+    config = written_config(folder, tmp_path, devices=2, **settings)
+    two = tmp_path / "two"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29531",
+         "-m", "filtergroups.cli", "train", str(config), "--run", str(two)],
+        capture_output=True, text=True, env=environment, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, second = weights_of(one), weights_of(two)
+    compared = 0
+    for name, value in first.items():
+        # A bias before a batch norm has no gradient but rounding, which Adam turns into steps without any effect.
+        if name.startswith("network/") and ("weight" in name or "rho" in name):
+            torch.testing.assert_close(second[name], value, atol=2e-4, rtol=1e-3)
+            compared += 1
+    assert compared > 20
+    for a, b in zip(Run(one).metrics(), Run(two).metrics(), strict=True):
+        if a["kind"] == "train":
+            assert b["losses"] == pytest.approx(a["losses"], rel=1e-3)
+
+
+def test_a_run_in_use_is_refused(folder, tmp_path):
+    run = tmp_path / "run"
+    train(config_for(folder, epochs=1), run)
+    with Run(run).locked(), pytest.raises(RunError, match="another process"):
+        resume(run)
+    with pytest.raises(RunError, match="filtergroups resume"):
+        train(config_for(folder, epochs=1), run)
+
+
+def test_a_loss_that_explodes_names_task_and_step(folder, tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(Diverged, match=r"task '(level|pattern)' became (nan|inf) at step \d+.*kept") as caught:
+        train(config_for(folder, epochs=50, learning_rate=1e30, checkpoint_every=1), run)
+    assert "\n" not in str(caught.value)
+    _, tensors = load_checkpoint(Run(run).checkpoint("last"))
+    assert tensors
+
+
+def test_a_full_disk_keeps_the_checkpoint_before(folder, tmp_path):
+    """A limit on file sizes stands for the full disk: the write really fails."""
+    run = tmp_path / "run"
+    train(config_for(folder, epochs=1), run)
+    before = steps_done(run)
+    text = (run / "config.toml").read_text().replace("epochs = 1", "epochs = 3", 1)
+    (run / "config.toml").write_text(text)
+    size = Run(run).checkpoint("last").stat().st_size
+    done = subprocess.run(
+        [*CLI, "resume", str(run)], capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2)),
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "error:" in done.stderr.strip().splitlines()[-1]
+    assert "could not write" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert steps_done(run) == before
+    assert not [path for path in run.iterdir() if path.name.startswith(".last")]
+    resume(run)
+    assert steps_done(run) == 3 * before
+
+
+@pytest.mark.parametrize("spoil", ["truncate", "foreign", "pickle", "empty"])
+def test_a_bad_checkpoint_is_refused_in_one_line_and_runs_no_code(trained, tmp_path, spoil):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_text((trained / "config.toml").read_text())
+    file = Run(run).checkpoint("best")
+    whole = Run(trained).checkpoint("best").read_bytes()
+    if spoil == "truncate":
+        file.write_bytes(whole[: len(whole) // 2])
+    elif spoil == "foreign":
+        save_file({"x": torch.zeros(3)}, file)
+    elif spoil == "pickle":
+        torch.save({"x": torch.zeros(3)}, file)
+    with pytest.raises(RunError, match="expected a") as caught:
+        evaluate(run, split="test")
+    assert "\n" not in str(caught.value)
+
+
+def test_another_network_s_weights_are_refused(trained, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_text((trained / "config.toml").read_text().replace("width = 0.0625", "width = 0.125"))
+    Run(run).checkpoint("best").write_bytes(Run(trained).checkpoint("best").read_bytes())
+    with pytest.raises(RunError, match="weights of this config's network"):
+        evaluate(run)
+
+
+def test_too_few_images_for_a_batch(folder, tmp_path):
+    with pytest.raises(DataError, match="at least one batch of 50"):
+        train(config_for(folder, batch_size=50), tmp_path / "run")
+
+
+def test_a_folder_that_cannot_be_written(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="expected a folder to write to"):
+        train(config_for(folder), tmp_path / "file" / "run")
+
+
+def test_unknown_task_weights_are_refused(folder, tmp_path):
+    with pytest.raises(RunError, match="task_weights"):
+        train(config_for(folder, task_weights={"colour": 2.0}), tmp_path / "run")
+
+
+def test_evaluation_of_a_folder_never_seen(tmp_path):
+    faces = face_folder(tmp_path / "faces")
+    tree = {
+        "data": {"kind": "faces", "root": str(faces), "size": 16, "cache": str(tmp_path / "cache")},
+        "network": {"name": "vgg11", "width": 0.0625},
+        "training": {"epochs": 1, "batch_size": 8, "accelerator": "cpu"},
+    }
+    run = tmp_path / "run"
+    train(make_config(tree), run)
+    strangers = face_folder(tmp_path / "others", count=20, seed=5)
+    split = tmp_path / "split.csv"
+    names = sorted(path.name for path in strangers.iterdir())
+    split.write_text("file,split\n" + "".join(f"{name},{'test' if n % 2 else 'train'}\n" for n, name in enumerate(names)))
+    result = evaluate(run, data=strangers, split_file=split, split="test", samples=3, by="gender")
+    assert result["examples"] == 10
+    assert set(result["by"]["gender"]) <= {"male", "female"}
+    assert 0 <= result["tasks"]["gender"]["accuracy"] <= 1
+    assert len(Run(run).results()) == 1
+    evaluate(run, split="validation", samples=0)
+    assert len(Run(run).results()) == 2
+
+
+def test_predictions_do_not_depend_on_the_other_files(trained, folder, tmp_path):
+    files = sorted((folder / "images").glob("*.png"))[:5]
+    (tmp_path / "broken.png").write_bytes(b"no")
+    together = predict(trained, [*files, tmp_path / "broken.png"], tmp_path / "all.csv", samples=3)
+    assert together.count == 5
+    assert len(together.problems) == 1
+    rows = {row["file"]: row for row in read(tmp_path / "all.csv")}
+    assert rows[str(tmp_path / "broken.png")]["error"]
+    predict(trained, [files[3]], tmp_path / "one.csv", samples=3)
+    (alone,) = read(tmp_path / "one.csv")
+    assert float(alone["level"]) == pytest.approx(float(rows[str(files[3])]["level"]), rel=1e-4)
+    assert alone["pattern"] in ("plain", "striped")
+    with pytest.raises(DataError, match="--force"):
+        predict(trained, files, tmp_path / "one.csv")
+
+
+def read(path: Path):
+    import csv
+
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_schedules():
+    config = make_config({"data": {"kind": "faces", "root": "x"}, "network": {"name": "vgg11"}})
+    assert temperature_at(0, 100, config.temperature) == 1.0
+    assert temperature_at(50, 100, config.temperature) == pytest.approx(0.1)
+    training = config.training.model_copy(update={"schedule": "cosine", "warmup_steps": 10})
+    assert learning_rate_at(0, 110, training) == pytest.approx(0.1)
+    assert learning_rate_at(10, 110, training) == 1.0
+    assert learning_rate_at(60, 110, training) == pytest.approx(0.5)
