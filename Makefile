@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup test bench lint format clean
+.PHONY: setup demo test bench lint format schema clean
 
 setup: $(READY)
 
@@ -25,6 +25,12 @@ format: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest
+
+demo: $(READY)
+	$(BIN)/filtergroups demo --run runs/demo
+
+schema: $(READY)
+	$(BIN)/python -c "import json; from filtergroups.config import config_schema; print(json.dumps(config_schema(), indent=1))" > docs/config.schema.json
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cost.py

@@ -51,7 +51,12 @@ def test_overrides_reach_every_key_and_paths_start_at_the_file(tmp_path):
     file.parent.mkdir()
     file.write_text(dump_config(make_config(FACES)))
     config = load_config(file, ["training.epochs=3", "method.name=hard_sharing", "data.tasks=['age']", "seed = 7"])
-    assert (config.training.epochs, config.method.name, config.data.tasks, config.seed) == (3, "hard_sharing", ["age"], 7)
+    assert (config.training.epochs, config.method.name, config.data.tasks, config.seed) == (
+        3,
+        "hard_sharing",
+        ["age"],
+        7,
+    )
     assert config.data.root == tmp_path / "sub" / "faces"
     for bad in ("training.epochs", "=3", "training..epochs=3", "seed.x=3"):
         with pytest.raises(ConfigError, match="--set"):

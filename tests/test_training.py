@@ -98,7 +98,9 @@ def test_every_method_trains_and_is_evaluated(folder, tmp_path, method):
     run = tmp_path / method
     train(config_for(folder, epochs=1, uncertainty_weighting=True, clip_norm=1.0, method={"name": method}), run)
     result = evaluate(run, split="test", samples=2)
-    assert result["examples"] == len([p for p in (folder / "labels.split.csv").read_text().split() if p.endswith(",test")])
+    assert result["examples"] == len(
+        [p for p in (folder / "labels.split.csv").read_text().split() if p.endswith(",test")]
+    )
     assert result["samples"] == (2 if method in ("sfg", "constant_p") else 0)
     assert json.loads((run / "results.json").read_text())[0]["tasks"]["level"]["mae"] == result["tasks"]["level"]["mae"]
 
@@ -173,7 +175,7 @@ def test_two_processes_train_the_network_that_one_does(folder, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29531",
-         "-m", "filtergroups.cli", "train", str(config), "--run", str(two)],
+         "-m", "filtergroups.cli", "--", "train", str(config), "--run", str(two)],
         capture_output=True, text=True, env=environment, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
@@ -285,7 +287,9 @@ def test_evaluation_of_a_folder_never_seen(tmp_path):
     strangers = face_folder(tmp_path / "others", count=20, seed=5)
     split = tmp_path / "split.csv"
     names = sorted(path.name for path in strangers.iterdir())
-    split.write_text("file,split\n" + "".join(f"{name},{'test' if n % 2 else 'train'}\n" for n, name in enumerate(names)))
+    split.write_text(
+        "file,split\n" + "".join(f"{name},{'test' if n % 2 else 'train'}\n" for n, name in enumerate(names))
+    )
     result = evaluate(run, data=strangers, split_file=split, split="test", samples=3, by="gender")
     assert result["examples"] == 10
     assert set(result["by"]["gender"]) <= {"male", "female"}

@@ -26,6 +26,8 @@ class Progress:
     fixed: bool = False  # has the last phase begun, with every kernel in one group?
     constants: dict[str, Any] = field(default_factory=dict)  # of the data
     names: dict[str, list[str]] = field(default_factory=dict)  # of the classes
+    plain: dict[str, float] = field(default_factory=dict)  # by task, what one would say without looking
+    annealed: int = 0  # steps over which the temperature falls
 
 
 def save_checkpoint(

@@ -117,7 +117,14 @@ def train(
 
         folder = run or Path("runs") / config.stem
         train_network(load_config(config, set_ or ()), folder, report=progress_bar())
-        print(f"trained; next: filtergroups evaluate {folder}")
+        _say_what_is_next(folder)
+
+
+def _say_what_is_next(run: Path) -> None:
+    from filtergroups.groups.processes import rank
+
+    if rank() == 0:  # the other processes of a job say nothing
+        print(f"trained; next: filtergroups evaluate {run}")
 
 
 @app.command()
@@ -127,7 +134,7 @@ def resume(run: RunFolder) -> None:
         from filtergroups.training import resume as resume_run
 
         resume_run(run, report=progress_bar())
-        print(f"trained; next: filtergroups evaluate {run}")
+        _say_what_is_next(run)
 
 
 @app.command()

@@ -85,9 +85,8 @@ def moved(config: Config, root: Path | None, split_file: Path | None) -> Config:
 
 
 def _temperature(config: Config, reached: Progress) -> float:
-    """The temperature that the checkpoint was trained at, as in the paper; the floor where that is unknown."""
-    steps = int(reached.constants.get("steps", 0))
-    return temperature_at(reached.step, steps, config.temperature) if steps else config.temperature.floor
+    """The temperature that the checkpoint was trained at, as in the paper."""
+    return temperature_at(reached.step, reached.annealed, config.temperature)
 
 
 def _of_images(
@@ -121,7 +120,7 @@ def _of_images(
         done += len(indices)
         if progress is not None:
             progress("evaluating", done, len(part))
-    plain = measure_plain(part, network.tasks, reached.constants["plain"], batch_size=size)
+    plain = measure_plain(part, network.tasks, reached.plain, batch_size=size)
     result: dict[str, Any] = {"examples": len(part), "tasks": meter.results(), "plain": plain}
     if by:
         result["by"] = {by: {group: of.results() for group, of in meters.items()}}
@@ -147,7 +146,7 @@ def _of_volumes(
             temperature=_temperature(config, reached), statistics=statistics,
         )  # fmt: skip
         patients.append(measure_volume(network.tasks, predictions, volume, data.names, bone))
-        answers = plain_predictions(network.tasks, volume, reached.constants["plain"])
+        answers = plain_predictions(network.tasks, volume, reached.plain)
         plain.append(measure_volume(network.tasks, answers, volume, data.names, bone))
         if progress is not None:
             progress("evaluating", number, len(volumes))

@@ -7,6 +7,7 @@ from filtergroups.data.images import decode
 from filtergroups.data.table import Row, image_path, read_table
 
 MOST_CLASSES = 20
+FEWEST_A_CLASS = 5  # a text that recurs less often is rather an identifier
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 
 
@@ -92,9 +93,7 @@ def _task(key: str, values: list[str]) -> list[str]:
     kinds = sorted(set(present), key=_order)
     numbers = [number for value in present if (number := _number(value)) is not None]
     if present and all(value.lower().endswith(IMAGE_ENDINGS) for value in present):
-        return [
-            f"# column '{key}' holds image paths; for label maps add a task of kind 'segmentation'"
-        ]
+        return [f"# column '{key}' holds image paths; for label maps add a task of kind 'segmentation'"]
     if len(kinds) < 2:
         return [f"# column '{key}' has {len(kinds)} distinct value(s): nothing to learn"]
     name = "".join("_" if c in ".+" else c for c in key)
@@ -109,7 +108,7 @@ def _task(key: str, values: list[str]) -> list[str]:
             'kind = "regression"',
             f"scale = {scale:g}              # the network learns value / scale; found {low:g} to {high:g}",
         ]
-    if len(kinds) <= MOST_CLASSES:
+    if len(kinds) <= MOST_CLASSES and len(present) >= FEWEST_A_CLASS * len(kinds):
         labels = ", ".join(_text(value) for value in kinds)
         return [*lines, 'kind = "classification"', f"labels = [{labels}]"]
     return [f"# column '{key}' has {len(kinds)} different texts: an identifier, perhaps a group_column"]

@@ -201,10 +201,10 @@ def _predict_scans(
             labels = isinstance(task, Segmentation)
             spread = "entropy" if labels else "std"
             for suffix, values, nearest in (("", prediction.value, labels), (f"_{spread}", prediction.spread, False)):
-                array = to_original_grid(values, way_back, labels=nearest)
+                array = to_original_grid(values, way_back)
                 path = folder / f"{task.name}{suffix}.nii.gz"
                 dtype = np.uint8 if nearest else np.float32
-                image_out = nibabel.Nifti1Image(array.astype(dtype), nibabel.load(file).affine)  # type: ignore[attr-defined, no-untyped-call]
+                image_out = nibabel.Nifti1Image(array.astype(dtype), nibabel.load(file).affine)  # type: ignore[attr-defined]  # nibabel leaves load untyped
                 write_atomically(path, _gzipped(image_out))
                 result.written.append(path)
         result.count += 1

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from filtergroups.data.examples import Batch, Examples
 from filtergroups.network import GroupedNetwork, Statistics
-from filtergroups.tasks import Prediction, Task
+from filtergroups.tasks import Prediction, Segmentation, Task
 
 # The metric that a task is judged by, and whether more of it is better.
 JUDGED_BY = {
@@ -91,7 +91,7 @@ def measure(
 
 
 def plain_answers(part: Examples, tasks: Sequence[Task], batch_size: int, most: int = 2048) -> dict[str, float]:
-    """What one would say without looking: the mean of the labels, the most frequent class."""
+    """What one would say without looking: the mean of the labels, the most frequent class, the background."""
     reals: dict[str, list[Tensor]] = {task.name: [] for task in tasks}
     for indices in batches_of(part, batch_size, most):
         batch = part.batch(indices)
@@ -103,7 +103,7 @@ def plain_answers(part: Examples, tasks: Sequence[Task], batch_size: int, most: 
     answers = {}
     for task in tasks:
         values = torch.cat(reals[task.name])
-        if not len(values):
+        if not len(values) or isinstance(task, Segmentation):
             answers[task.name] = 0.0
         elif values.is_floating_point():
             answers[task.name] = values.mean().item()

@@ -1,7 +1,7 @@
 """The run folder: where training, evaluation and reports meet.
 
-    config.toml  metrics.jsonl  assignments/  results.json  log.txt  tensorboard/
-    last.safetensors  best.safetensors  best-TASK.safetensors
+config.toml  metrics.jsonl  assignments/  results.json  log.txt  tensorboard/
+last.safetensors  best.safetensors  best-TASK.safetensors
 """
 
 import json

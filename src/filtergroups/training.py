@@ -114,7 +114,10 @@ class Trainer:
         self.fixed_from = (self.training.epochs - self.training.finetune_epochs) * self.steps_per_epoch
         self.network = build_network(config, self.data)
         self.weights = TaskWeights([task.name for task in self.data.tasks], self.training)
-        self.progress = Progress(constants={**self.data.constants, "steps": self.fixed_from}, names=self.data.names)
+        self.progress = Progress(
+            constants=self.data.constants, names=self.data.names, annealed=self.fixed_from,
+            plain=plain_answers(self.part, self.data.tasks, self.training.batch_size),
+        )  # fmt: skip
         self.optimiser = self._optimiser()
         self._setup()
 
@@ -158,13 +161,10 @@ class Trainer:
 
     def fit(self) -> None:
         start = self.progress.step
-        if "plain" not in self.progress.constants:
-            answers = plain_answers(self.part, self.data.tasks, self.training.batch_size)
-            self.progress.constants["plain"] = answers
         self.validation = self.data.parts.get("validation")
         if self.validation is not None:
             self.plain = measure_plain(
-                self.validation, self.data.tasks, self.progress.constants["plain"],
+                self.validation, self.data.tasks, self.progress.plain,
                 batch_size=self.training.batch_size, most=self.training.validate_examples,
             )  # fmt: skip
         if start == 0:

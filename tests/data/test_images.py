@@ -131,6 +131,7 @@ def test_seeded_splits_have_the_shares_and_do_not_depend_on_the_order():
     assert counts == {"train": 700, "validation": 150, "test": 150}
     assert seeded_split(names[::-1], 0) == split
     assert seeded_split(names, 1) != split
+    assert sorted(seeded_split(["a", "b", "c"], 0).values()) == ["test", "train", "validation"]
 
 
 def test_the_same_generator_gives_the_same_augmented_batch(table):

@@ -19,6 +19,7 @@ import torch
 from filtergroups.config import ScansData
 from filtergroups.data import preprocessing as preprocessing_module
 from filtergroups.data.examples import DataError, Volume
+from filtergroups.data.grid import interpolate
 from filtergroups.data.intensity import (
     correct_bias,
     foreground,
@@ -256,6 +257,16 @@ def test_bias_correction_is_a_setting_that_changes_the_input(root: Path) -> None
     assert not torch.allclose(plain, corrected)
 
 
+def test_a_scan_that_n4_cannot_correct_is_one_line(root: Path) -> None:
+    pytest.importorskip("SimpleITK")
+    for file in ("mr", "ct", "labels"):
+        write(root / "ada" / f"{file}.nii.gz", smooth_noise(0)[..., :1] if file != "labels" else np.ones((30, 26, 1)))
+    assert volumes(config_for(root))[0].image.shape == (1, 30, 26, 1)
+    with pytest.raises(DataError, match="N4") as error:
+        load_scans(config_for(root, bias_correction=True))
+    one_line(error)
+
+
 def test_bias_correction_without_simpleitk_says_so_in_one_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "SimpleITK", None)
     with pytest.raises(DataError, match="SimpleITK") as error:
@@ -294,10 +305,23 @@ def test_orientation_and_resampling_keep_physical_positions(root: Path, spacing:
     assert nib.aff2axcodes(volume.affine) == ("R", "A", "S")
     if spacing is not None:
         np.testing.assert_allclose(np.linalg.norm(volume.affine[:3, :3], axis=0), spacing)
+        # The field of view stays where it is.
+        middles = [
+            (grid @ [*((np.array(shape) - 1) / 2), 1])[:3]
+            for grid, shape in ((affine, SHAPE), (volume.affine, volume.image.shape[1:]))
+        ]
+        np.testing.assert_allclose(*middles, atol=1e-4)
     expected = ramp(volume.affine, tuple(volume.image.shape[1:]))
     # At the border there is nothing to interpolate with.
     inner = (slice(2, -2),) * 3
     np.testing.assert_allclose(volume.labels["ct"].numpy()[inner], expected[inner], atol=1e-3)
+
+
+def test_a_missing_voxel_spoils_only_what_it_has_a_share_in() -> None:
+    values = torch.tensor([0.0, 1.0, float("nan"), 3.0, 4.0])
+    at = interpolate(values, [torch.tensor([-1.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 9.0])])
+    nan = float("nan")
+    torch.testing.assert_close(at, torch.tensor([0.0, 0.5, 1.0, nan, nan, nan, 3.0, 3.5, 4.0]), equal_nan=True)
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1), (1, 0, 2)])
@@ -471,16 +495,18 @@ def test_what_is_in_the_cache_is_not_read_again(root: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("keep_time", [False, True])
-def test_the_cache_is_never_stale(root: Path, tmp_path: Path, keep_time: bool) -> None:
-    config = config_for(root, histogram=False)
+def test_the_cache_is_never_stale(root: Path, keep_time: bool) -> None:
+    for packed in root.rglob("*.nii.gz"):
+        write(packed.with_suffix(""), np.asarray(nib.load(packed).dataobj))
+    config = config_for(root, input="mr.nii", target="ct.nii", labels="labels.nii", histogram=False)
     before = volumes(config)[0]
-    for file, key in (("mr.nii.gz", "image"), ("ct.nii.gz", "ct"), ("labels.nii.gz", "organs")):
+    for file, key in (("mr.nii", "image"), ("ct.nii", "ct"), ("labels.nii", "organs")):
         path = root / "ada" / file
-        times = path.stat().st_atime_ns, path.stat().st_mtime_ns
-        values = np.asarray(nib.load(path).dataobj)
-        write(path, np.flip(values, 2).copy())
+        state = path.stat()
+        write(path, np.flip(np.asarray(nib.load(path, mmap=False).dataobj), 2).copy())
         if keep_time:
-            os.utime(path, ns=times)
+            os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        assert path.stat().st_size == state.st_size
         after = volumes(config)[0]
         old, new = (v.image[0] if key == "image" else v.labels[key] for v in (before, after))
         torch.testing.assert_close(new, old.flip(2))

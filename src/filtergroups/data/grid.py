@@ -181,7 +181,7 @@ def _open(path: Path) -> Any:
     if not path.is_file():
         raise DataError(f"{path}: expected a NIfTI file, found none; add it")
     try:
-        image = nib.load(path)
+        image = nib.load(path, mmap=False)  # a file that changes while it is mapped would end the process
     except UNREADABLE as error:
         raise _unreadable(path, error) from None
     if not isinstance(image, nib.nifti1.Nifti1Pair):

@@ -32,7 +32,7 @@ def load_data(
 
     if isinstance(data, PhantomData):
         data = prepared_phantom(data, progress)
-    return load_scans(data, seed=config.seed, constants=constants, parts=parts)
+    return load_scans(data, seed=config.seed, constants=constants, parts=parts, progress=progress)
 
 
 def prepared_phantom(data: PhantomData, progress: Progress | None = None) -> ScansData:

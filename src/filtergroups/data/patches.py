@@ -95,16 +95,17 @@ def windows(scans: Sequence[Scan], starts: NDArray[np.int64], size: NDArray[np.i
 
 def sample(scans: Sequence[Scan], placement: Placement, size: Tensor) -> tuple[Tensor, Tensor]:
     """Read patches (batch × channels × x × y × z) at their placements: `windows`, interpolated once."""
-    offsets = [torch.arange(int(n), dtype=torch.float64) - (int(n) - 1) / 2 for n in size]
-    patch = torch.stack(torch.meshgrid(*offsets[::-1], indexing="ij")[::-1], dim=-1)  # z × y × x × 3
     reach = placement.matrices.abs() @ ((size - 1) / 2)
     starts = (placement.centres - reach).floor()
     box = ((placement.centres + reach).ceil() - starts).amax(0) + 1
     reals, labels = windows(scans, starts.long().numpy(), box.long().numpy())
-    positions = torch.einsum("bij,zyxj->bzyxi", placement.matrices, patch)
-    positions += (placement.centres - starts)[:, None, None, None]
-    # grid_sample counts from −1 to 1, from edge to edge of the box.
-    grid = ((2 * positions + 1) / box - 1).float()
+    offsets = [torch.arange(int(n), dtype=torch.float32) - (int(n) - 1) / 2 for n in size.flip(0)]
+    patch = torch.stack(torch.meshgrid(*offsets, indexing="ij")[::-1], dim=-1)  # z × y × x × 3
+    # grid_sample counts from −1 to 1, from edge to edge of the box: that is part of the affine map.
+    centres = (2 * (placement.centres - starts) + 1) / box - 1
+    matrices = 2 * placement.matrices / box[:, None]
+    positions = patch.reshape(-1, 3) @ matrices.float().mT + centres.float()[:, None]
+    grid = positions.reshape(len(scans), *patch.shape)
     reals = F.grid_sample(reals, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     labels = F.grid_sample(labels, grid, mode="nearest", padding_mode="zeros", align_corners=False)
     return reals.permute(0, 1, 4, 3, 2), labels.permute(0, 1, 4, 3, 2)

@@ -70,7 +70,14 @@ def plain_input(path: Path, preprocessing: Preprocessing) -> NDArray[np.float32]
     values = read_values(path)
     refuse_flat(values, path)
     if preprocessing.bias_correction:
-        values = correct_bias(values, grid.canonical_sizes.tolist())
+        try:
+            values = correct_bias(values, grid.canonical_sizes.tolist())
+        except RuntimeError as error:  # of SimpleITK, for scans of a single slice
+            reason = str(error).strip().splitlines()[-1]
+            raise DataError(
+                f"{path}: expected a scan whose bias N4 can correct, found one of shape {values.shape} ({reason}); "
+                "remove the patient, or set data.bias_correction to false"
+            ) from None
     return to_grid(values, grid)
 
 

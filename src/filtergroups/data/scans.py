@@ -43,7 +43,7 @@ from filtergroups.data.preprocessing import (
 )
 from filtergroups.tasks import ImageRegression, Segmentation, Task
 
-__all__ = ["PatchExamples", "check_scans", "load_scans", "preprocess_volume", "to_original_grid"]
+__all__ = ["PatchExamples", "check_scans", "load_scans", "preprocess_volume", "scan_tasks", "to_original_grid"]
 
 
 def load_scans(
@@ -159,6 +159,11 @@ class ScanVolumes(Volumes):
 
 def _tensor(array: StoredArray) -> Tensor:
     return torch.from_numpy(np.array(array.values, order="C"))
+
+
+def scan_tasks(config: ScansData, constants: dict[str, Any]) -> tuple[Task, ...]:
+    """The tasks of a run on scans, without the scans."""
+    return _tasks(config, preprocessing_from(constants))
 
 
 def _tasks(config: ScansData, preprocessing: Preprocessing) -> tuple[Task, ...]:

@@ -21,10 +21,13 @@ def seeded_split(names: Sequence[str], seed: int, groups: Sequence[str] | None =
         members.setdefault(group, []).append(name)
     keys = sorted(members)
     order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(seed)).tolist()
+    # Of three examples or more each part gets one.
+    spare = min(2, max(len(names) - 1, 0))
+    ends = [min(round(sum(SHARES[: n + 1]) * len(names)), len(names) - spare + n) for n in range(len(SPLITS) - 1)]
     parts: dict[str, str] = {}
     filled, place = 0, 0
     for position in order:
-        while place < len(SPLITS) - 1 and filled >= sum(SHARES[: place + 1]) * len(names):
+        while place < len(ends) and filled >= ends[place]:
             place += 1
         for name in members[keys[position]]:
             parts[name] = SPLITS[place]
@@ -45,7 +48,11 @@ def read_split(path: Path, column: str = "file") -> dict[str, str]:
     for number, row in enumerate(rows, start=2):
         if row["split"] not in SPLITS:
             raise DataError(f"{path}, line {number}: a split is one of {list(SPLITS)}, found {row['split']!r}; mend it")
-    return {row[column]: row["split"] for row in rows}
+    parts: dict[str, str] = {}
+    for number, row in enumerate(rows, start=2):
+        if parts.setdefault(row[column], row["split"]) != row["split"]:
+            raise DataError(f"{path}, line {number}: {row[column]!r} is in two parts; keep one of the lines")
+    return parts
 
 
 def write_split(path: Path, parts: Mapping[str, str], column: str = "file") -> None:

@@ -1,4 +1,4 @@
-"""A male pelvis as tables: tissues, priors and the outlines of muscles, bones and vessels.
+"""A male pelvis as tables: priors of size and place, and the outlines of muscles, bones and vessels.
 
 Millimetres of an average man lying on his back: x from the midline to one side (both sides are alike, the patient's
 deformation makes them differ), y to the front, z to the head; the origin is the prostate's centre.
@@ -8,45 +8,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Tissue(NamedTuple):
-    """What a tissue looks like: relaxation at 3 T in ms, proton density, Hounsfield units, and how mottled it is."""
-
-    t1: float
-    t2: float
-    pd: float
-    hu: float
-    hu_sd: float
-    mottle: float = 0.05  # share of the signal that varies from place to place
-    hu_mottle: float = 4.0
-    silent: float = 0.0  # share of a voxel that gives no MR signal
-
-
-TISSUES = {
-    "air": Tissue(1, 1, 0.0, -1000, 0, 0.0, 0.0),
-    "fat": Tissue(382, 68, 1.0, -105, 13, 0.05, 6.0),
-    "muscle": Tissue(1100, 35, 0.9, 45, 16, 0.14, 7.0),
-    "cortical bone": Tissue(250, 0.5, 0.2, 690, 100, 0.0, 40.0),
-    "spongy bone": Tissue(480, 90, 1.0, 255, 60, 0.07, 45.0, silent=0.2),
-    "transition zone": Tissue(1597, 76, 0.9, 39, 25, 0.30),
-    "peripheral zone": Tissue(1597, 97, 0.9, 39, 25, 0.12),
-    "urine": Tissue(3500, 1000, 1.0, 11, 15, 0.01, 1.0),
-    "rectal wall": Tissue(1350, 70, 0.9, 35, 8, 0.15),
-    "stool": Tissue(900, 60, 0.6, 20, 20, 0.45, 40.0),
-    "gas": Tissue(1, 1, 0.0, -1000, 0, 0.0, 0.0),
-    "skin": Tissue(1050, 50, 0.9, 30, 10),
-    # Assumptions of ours, to make what surrounds the organs look right.
-    "blood": Tissue(1900, 12, 0.9, 45, 6, 0.3),  # flowing blood leaves a dark lumen in a spin echo
-    "cartilage": Tissue(1200, 38, 0.9, 90, 15),
-    "erectile tissue": Tissue(1500, 130, 0.95, 45, 6, 0.08),
-    "seminal vesicle": Tissue(1600, 150, 0.95, 25, 8, 0.45),
-}
-
-
 class Spread(NamedTuple):
     """A quantity that differs between men: mean and standard deviation."""
 
     mean: float
     sd: float
+
+
+NOWHERE = Spread(0, 0)
 
 
 @dataclass(frozen=True)
@@ -55,13 +24,15 @@ class OrganPrior:
 
     volume: Spread
     extents: tuple[float, float, float]
-    forward: Spread = Spread(0, 0)
-    upward: Spread = Spread(0, 0)
+    forward: Spread = NOWHERE
+    upward: Spread = NOWHERE
 
 
 PROSTATE = OrganPrior(Spread(39, 21), (49, 38, 41))
 BLADDER = OrganPrior(Spread(300, 148), (87, 105, 68), forward=Spread(27, 12), upward=Spread(40, 10))
 RECTUM = OrganPrior(Spread(64, 28), (48, 62, 84), forward=Spread(-42, 5), upward=Spread(13, 7))
+# Share of the half height, sway, shift to the front (mm) and width relative to the mean.
+RECTUM_COURSE = ((-1, 0, 13, 0.62), (-0.5, 0, 8, 0.9), (-0.1, -3, 2, 1.14), (0.4, 4, -7, 1.12), (1, -3, -14, 0.85))
 BODY_WIDTH = Spread(376, 22)
 BODY_DEPTH = Spread(228, 22)
 FEMUR_HEAD_RADIUS = Spread(24, 1.3)
@@ -136,7 +107,7 @@ MUSCLES: dict[str, Shape] = {
         {
             95: "84,-32 98,-10 110,14 114,30 120,28 117,8 108,-16 92,-38",
             50: "97,-20 109,-2 115,16 112,29 124,26 131,8 125,-9 107,-26",
-            22: "118,15 128,11 138,5 142,8 143,15 139,20 130,23 120,22",
+            20: "112,20 125,15 137,7 146,8 149,18 141,27 127,30 115,27",
         },
         taper=3.0,
     ),
@@ -210,9 +181,9 @@ SHEETS: dict[str, Shape] = {
         },
         taper=3.0,
     ),
-    "obturator internus, gluteal part": Rod(((52, -40, 10, 6), (80, -44, 8, 6), (104, -36, 10, 5), (126, -22, 14, 3))),
+    "obturator internus, gluteal part": Rod(((52, -40, 10, 6), (80, -43, 8, 8), (104, -34, 10, 7), (126, -20, 14, 4))),
     "quadratus femoris": Outline(
-        {6: "82,-31 102,-27 122,-25 123,-31 102,-36 82,-40", -38: "80,-30 100,-24 120,-20 122,-28 101,-34 80,-39"},
+        {6: "80,-29 102,-24 122,-22 123,-32 102,-38 80,-42", -38: "80,-28 100,-21 120,-17 122,-29 101,-36 80,-41"},
         taper=3,
     ),
     "rectus abdominis": Ovals(
@@ -248,8 +219,16 @@ SPERMATIC_CORD = Ovals({40: (44, 84, 5, 4, 0), 10: (28, 82, 7, 6, 0), -30: (20, 
 
 HIP_BONE: dict[str, Shape] = {
     "acetabular roof": Rod(((88, 8, 56, 17), (91, 0, 74, 10))),
-    "posterior column": Rod(
-        ((80, -18, 42, 15), (76, -24, 14, 14), (66, -27, -14, 12), (62, -30, -40, 14), (58, -28, -52, 12))
+    "posterior column": Outline(
+        {
+            56: "70,-2 86,-4 96,-12 94,-22 82,-28 72,-26 66,-14",
+            30: "66,-4 80,-8 92,-16 92,-28 80,-36 68,-34 62,-20",
+            5: "63,-10 75,-12 84,-22 82,-34 72,-41 63,-37 59,-24",
+            -18: "57,-12 69,-13 79,-25 77,-38 66,-45 58,-40 55,-26",
+            -42: "52,-16 62,-14 75,-24 77,-40 66,-51 56,-45 51,-30",
+            -60: "50,-14 58,-14 67,-22 67,-36 58,-43 52,-37 49,-26",
+        },
+        taper=5.0,
     ),
     "anterior column": Rod(((90, 30, 50, 9), (74, 36, 28, 9), (50, 44, 16, 8), (24, 48, 10, 8))),
     "quadrilateral plate": Outline(

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import PchipInterpolator
-from scipy.ndimage import gaussian_filter
+from scipy.interpolate import PchipInterpolator  # type: ignore[import-untyped]  # scipy has no types
+from scipy.ndimage import gaussian_filter  # type: ignore[import-untyped]  # scipy has no types
 
-from filtergroups.data.anatomy import Outline, Ovals, Rod, Shape
+from filtergroups.data.pelvis.anatomy import Outline, Ovals, Rod, Shape
 
-Array: TypeAlias = NDArray[np.float32]
+Array: TypeAlias = NDArray[np.floating[Any]]  # float32, for speed
 Box: TypeAlias = tuple[slice, slice, slice]
 Point: TypeAlias = tuple[float, float, float]
 
@@ -37,27 +37,33 @@ class Space:
         first, second, third = (slice(int(a), int(b)) for a, b in ends)
         return first, second, third
 
+    @property
+    def whole(self) -> Box:
+        return slice(None), slice(None), slice(None)
+
     def at(self, box: Box) -> tuple[Array, Array, Array]:
         return self.x[box], self.y[box], self.z[box[2]]
+
+    def boxed(self, box: Box) -> tuple[Array, Array, Array]:
+        """The undeformed axes inside a box."""
+        return self.axes[0][box[0]], self.axes[1][box[1]], self.axes[2][box[2]]
 
     def smooth(self, distance: Array, millimetres: float) -> Array:
         """Round off corners, as tissue does."""
         sigma = [millimetres / size for size in self.voxel]
-        return gaussian_filter(distance, sigma, mode="nearest", truncate=2.5) if max(sigma) > 0.3 else distance
-
-
-def everywhere(space: Space) -> Box:
-    return slice(0, space.x.shape[0]), slice(0, space.x.shape[1]), slice(0, space.x.shape[2])
+        if max(sigma) > 0.3:
+            distance = gaussian_filter(distance, sigma, mode="nearest", truncate=2.5)
+        return distance
 
 
 def cross_sections(shape: Outline | Ovals) -> tuple[Array, Array]:
     """Heights, and the polygons at these heights (levels × points × 2)."""
     if isinstance(shape, Outline):
-        rows = {z: [[float(v) for v in p.split(",")] for p in text.split()] for z, text in shape.levels.items()}
+        rows = {z: np.array([p.split(",") for p in text.split()], np.float32) for z, text in shape.levels.items()}
     else:
         rows = {z: _ellipse(*oval) for z, oval in shape.levels.items()}
     heights = sorted(rows)
-    polygons = np.array([rows[z] for z in heights], np.float32)
+    polygons = np.stack([rows[z] for z in heights])
     if isinstance(shape, Outline):
         # A point more on each edge, on the curve through the four points around it.
         one, two, three = (np.roll(polygons, -shift, 1) for shift in (1, 2, -1))
@@ -66,10 +72,11 @@ def cross_sections(shape: Outline | Ovals) -> tuple[Array, Array]:
     return np.array(heights, np.float32), polygons
 
 
-def _ellipse(x: float, y: float, radius_x: float, radius_y: float, degrees: float) -> list[list[float]]:
+def _ellipse(x: float, y: float, radius_x: float, radius_y: float, degrees: float) -> Array:
     turn, around = np.deg2rad(degrees), np.linspace(0, 2 * np.pi, 12, endpoint=False)
     a, b = radius_x * np.cos(around), radius_y * np.sin(around)
-    return np.stack([x + a * np.cos(turn) - b * np.sin(turn), y + a * np.sin(turn) + b * np.cos(turn)], -1).tolist()
+    corners = [x + a * np.cos(turn) - b * np.sin(turn), y + a * np.sin(turn) + b * np.cos(turn)]
+    return np.stack(corners, -1).astype(np.float32)
 
 
 def distance(space: Space, shape: Shape, side: int, rounding: float = 1.5) -> tuple[Box, Array]:
@@ -96,8 +103,8 @@ def outline_distance(x: Array, y: Array, z: Array, shape: Outline | Ovals) -> Ar
     # Beyond its ends a shape keeps its last cross-section; the taper closes it.
     blended = PchipInterpolator(heights, polygons, axis=0)(np.clip(z, heights[0], heights[-1])).astype(np.float32)
     result = np.empty(x.shape, np.float32)
-    for start in range(0, len(x), 16):  # pieces that fit the processor's cache
-        part = slice(start, start + 16)
+    for start in range(0, len(x), 8):  # pieces that fit the processor's cache
+        part = slice(start, start + 8)
         result[part] = polygon_distance(x[part], y[part], blended[:, :, 0].T, blended[:, :, 1].T)
     if shape.taper:
         inside = np.minimum(z - heights[0], heights[-1] - z)
@@ -109,18 +116,29 @@ def polygon_distance(x: Array, y: Array, corner_x: Array, corner_y: Array) -> Ar
     """Exact distance to one polygon per slice; corners are points × slices."""
     squared = np.full(x.shape, FAR**2, np.float32)
     inside = np.zeros(x.shape, bool)
+    off_x, off_y, along, product = (np.empty(x.shape, np.float32) for _ in range(4))  # reused: this is the hot loop
+    above = [y >= corner for corner in corner_y]
     for here in range(len(corner_x)):
         before = here - 1
         edge_x, edge_y = corner_x[before] - corner_x[here], corner_y[before] - corner_y[here]
-        off_x, off_y = x - corner_x[here], y - corner_y[here]
         length = np.maximum(edge_x**2 + edge_y**2, 1e-6)
-        along = np.clip(off_x * (edge_x / length) + off_y * (edge_y / length), 0, 1)
+        np.subtract(x, corner_x[here], out=off_x)
+        np.subtract(y, corner_y[here], out=off_y)
         # A ray to the side crosses this edge: once more inside or outside.
-        crossed = (off_y >= 0) != (y >= corner_y[before])
-        inside ^= crossed & ((edge_x * off_y > edge_y * off_x) == (edge_y > 0))
-        np.minimum(squared, (off_x - edge_x * along) ** 2 + (off_y - edge_y * along) ** 2, out=squared)
-    root = np.sqrt(squared)
-    return np.where(inside, -root, root)
+        np.multiply(off_x, edge_y, out=along)
+        np.multiply(off_y, edge_x, out=product)
+        inside ^= (above[here] != above[before]) & ((product > along) == (edge_y > 0))
+        # The nearest point of the edge, as a share of its length.
+        np.multiply(off_x, edge_x / length, out=along)
+        along += np.multiply(off_y, edge_y / length, out=product)
+        np.clip(along, 0, 1, out=along)
+        off_x -= np.multiply(along, edge_x, out=product)
+        off_y -= np.multiply(along, edge_y, out=product)
+        off_x *= off_x
+        off_x += np.multiply(off_y, off_y, out=off_y)
+        np.minimum(squared, off_x, out=squared)
+    np.sqrt(squared, out=squared)
+    return np.where(inside, -squared, squared)
 
 
 def rod_distance(x: Array, y: Array, z: Array, rod: Rod) -> Array:
@@ -139,13 +157,15 @@ def ellipsoid_distance(x: Array, y: Array, z: Array, centre: Point, radii: Point
     u, v, w = ((p - c) / r for p, c, r in zip((x, y, z), centre, radii, strict=True))
     level = np.sqrt(u**2 + v**2 + w**2)
     slope = np.sqrt((u / radii[0]) ** 2 + (v / radii[1]) ** 2 + (w / radii[2]) ** 2)
-    return (level * (level - 1) / np.maximum(slope, 1e-6)).astype(np.float32)
+    gap: Array = level * (level - 1) / np.maximum(slope, 1e-6)
+    return gap
 
 
 def smooth_union(a: Array, b: Array, blend: float) -> Array:
     """The smaller distance, with fillets of the blend's size where two shapes meet."""
     near = np.maximum(blend - np.abs(a - b), 0)
-    return np.minimum(a, b) - near * near * np.float32(0.25 / blend)
+    gap: Array = np.minimum(a, b) - near * near * (0.25 / blend)
+    return gap
 
 
 def smooth_cut(a: Array, b: Array, blend: float) -> Array:
@@ -188,11 +208,9 @@ class Field:
             weights = ((1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3)
             form = [1, 1, 1]
             form[axis] = len(t)
-            values = sum(
-                (
-                    np.take(values, first + k - 1, axis) * (weight / np.float32(4.15)).reshape(form)
-                    for k, weight in enumerate(weights)
-                ),
-                start=np.float32(0),
-            )
+            blend = np.zeros([len(t) if a == axis else size for a, size in enumerate(values.shape)], np.float32)
+            for k, weight in enumerate(weights):
+                # 4.15 is the weights' typical norm: dividing by it keeps the variance.
+                blend += np.take(values, first + k - 1, axis) * (weight / 4.15).reshape(form)
+            values = blend
         return values
