@@ -1,16 +1,101 @@
-"""The README's Python runs as it stands, block after block, as a reader would type it."""
+"""The README runs as it stands: its Python block after block, its commands one after the other."""
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+import pytest
+
+from tests.data.pictures import face_folder, picture_table
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+# What a test has no time for: full training, full-size scans and pictures.
+FASTER = [
+    (r"epochs = \d+", "epochs = 2"),
+    (r"finetune_epochs = \d+", "finetune_epochs = 1"),
+    (r"width = 0\.\d+", "width = 0.0625"),
+]
+FASTER_CONFIG = [*FASTER, (r"patch = \d+", "patch = 16\npatches_per_patient = 2"), (r"size = 64", "size = 16")]
 
 
-def test_the_readme_runs(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def test_the_python_of_the_readme_runs(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) == 4
     scope: dict[str, object] = {}
     for block in blocks:
-        exec(compile(block, str(README), "exec"), scope)
+        exec(compile(block, "README.md", "exec"), scope)
     printed = capsys.readouterr().out
     assert "('age', 'gender', 'shared')" in printed
+
+
+def section(title):
+    found = re.search(rf"^## {title}\n(.*?)^## ", README, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def run_section(title, folder):
+    """Write the section's config files and type its commands, in their order."""
+    ran = []
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "COLUMNS": "100"}
+    for kind, block in re.findall(r"```(sh|toml)\n(.*?)```", section(title), re.DOTALL):
+        if kind == "toml":
+            name = block.splitlines()[0].removeprefix("# ")
+            (folder / name).write_text(faster(block))
+            continue
+        for line in block.splitlines():
+            command = shlex.split(line, comments=True)
+            assert command[0] == "filtergroups"
+            if command[1:3] == ["data", "phantom"]:
+                small_phantom(folder / command[3])
+                continue
+            done = subprocess.run(
+                [sys.executable, "-m", "filtergroups.cli", *command[1:]],
+                cwd=folder, capture_output=True, text=True, env=environment, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+            ran.append(command[1])
+            if command[1] == "init":
+                config = folder / "my.toml"
+                config.write_text(faster(config.read_text()))
+    return ran
+
+
+def faster(config):
+    for pattern, replacement in FASTER_CONFIG:
+        config = re.sub(rf"(?m)^{pattern}", replacement, config)
+    return config
+
+
+def small_phantom(folder):
+    from filtergroups.data.phantom import write_phantom
+
+    write_phantom(folder, 6, 0, shape=(48, 48, 12), spacing=(8.4, 8.4, 8.4))
+
+
+def test_the_commands_for_a_table_run(tmp_path):
+    picture_table(tmp_path)
+    assert run_section("Your own table of images", tmp_path) == ["init", "data", "train", "evaluate", "predict"]
+    assert (tmp_path / "predictions.csv").read_text().count("\n") == 61
+
+
+def test_the_commands_for_faces_run(tmp_path):
+    face_folder(tmp_path / "UTKFace", count=700)
+    names = sorted(path.name for path in face_folder(tmp_path / "others", count=12, seed=3).iterdir())
+    (tmp_path / "others.csv").write_text("file,split\n" + "".join(f"{name},test\n" for name in names))
+    assert run_section("Faces", tmp_path) == ["train", "evaluate", "evaluate"]
+
+
+def test_the_commands_for_scans_run(tmp_path):
+    assert run_section("Scans", tmp_path) == ["data", "train", "evaluate", "predict"]
+    written = {path.name for path in (tmp_path / "out" / "patient_000").iterdir()}
+    assert written == {"ct.nii.gz", "ct_std.nii.gz", "organs.nii.gz", "organs_entropy.nii.gz"}
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "bench"])
+def test_the_targets_that_the_readme_names_exist(target):
+    assert f"make {target}" in README
+    assert f"\n{target}:" in (Path(__file__).parents[1] / "Makefile").read_text()

@@ -146,7 +146,7 @@ def test_killed_at_random_and_resumed_a_run_ends_with_the_same_weights(folder, t
     assert kills == 5
     assert_same_weights(weights_of(run), weights_of(whole))
     assert_same_weights(weights_of(run, "best"), weights_of(whole, "best"))
-    assert [e for e in Run(run).metrics()] == [e for e in Run(whole).metrics()]
+    assert Run(run).metrics() == Run(whole).metrics()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -15,14 +15,14 @@ def demo_config(phantom: Path) -> Config:
     return make_config(
         {
             "data": {
-                "kind": "phantom", "root": str(phantom), "patients": 9,
-                "shape": [96, 96, 24], "spacing": [4.2, 4.2, 4.2], "patch": 48, "padding": 4, "patches_per_patient": 40,
+                "kind": "phantom", "root": str(phantom), "patients": 9, "shape": [96, 96, 24], "spacing": [4.2, 4.2, 4.2],
+                "patch": 40, "padding": 4, "patches_per_patient": 40,
             },
             "network": {"name": "highresnet", "width": 0.5},
             "temperature": {"start": 0.7},
             "training": {
-                "epochs": 24, "batch_size": 8, "learning_rate": 3e-3, "schedule": "cosine", "probability_factor": 20,
-                "finetune_epochs": 8, "checkpoint_every": 100,
+                "epochs": 16, "finetune_epochs": 6, "batch_size": 8, "learning_rate": 5e-3, "schedule": "cosine",
+                "probability_factor": 20, "checkpoint_every": 100,
             },
         }
     )  # fmt: skip

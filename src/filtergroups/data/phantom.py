@@ -58,6 +58,8 @@ def generate(
 
     The field of view is shape × spacing mm and lies around the prostate's level.
     """
+    if seed < 0:
+        raise DataError(f"seed of the phantom: expected 0 or more, found {seed}; choose another")
     rng = np.random.default_rng([seed, patient])
     man = draw_man(rng)
     x, y, z = (
@@ -75,7 +77,7 @@ def generate(
     mr = np.rint(scale * rician(bias_field(rng, (x, y, z)) * blurred(signal), 0.009, rng))
     ct = np.clip(np.rint(blurred(hu) + ct_noise(rng, shape)), -1024, 3071).astype(np.int16)
     affine = np.diag([*spacing, 1.0])
-    affine[:3, 3] = x[0], y[0], z[0]
+    affine[:3, 3] = [-(count - 1) / 2 * size for count, size in zip(shape, spacing, strict=True)]
     return Phantom(mr.astype(np.float32, copy=False), ct, labels, affine)
 
 

@@ -9,6 +9,7 @@ from filtergroups.data.pelvis.anatomy import Ovals, Rod
 from filtergroups.data.pelvis.man import Man
 from filtergroups.data.pelvis.shapes import (
     FAR,
+    NEAR,
     Array,
     Box,
     Point,
@@ -33,7 +34,9 @@ def space_of(man: Man, axes: tuple[Array, Array, Array], voxel: Point) -> Space:
     )
     turned_x = x[:, None, None] - man.roll * y[None, :, None]
     turned_y = y[None, :, None] + man.roll * x[:, None, None]
-    return Space((x, y, z), turned_x + shift_x, turned_y + shift_y, z, voxel)
+    bent_x, bent_y = turned_x + shift_x, turned_y + shift_y
+    shift = max(np.abs(bent_x - x[:, None, None]).max(), np.abs(bent_y - y[None, :, None]).max())
+    return Space((x, y, z), bent_x, bent_y, z, voxel, float(shift))
 
 
 class Pelvis:
@@ -60,7 +63,7 @@ class Pelvis:
         thin = [(shape, 0.0) for shape in anatomy.SHEETS.values()]
         for shape, swelling in thick + thin:
             for side in (1, -1):
-                box, gap = distance(self.space, shape, side, rounding=2.0)
+                box, gap = distance(self.space, shape, side, rounding=2.0, near=swelling + NEAR)
                 gap -= swelling
                 second[box] = np.minimum(second[box], np.maximum(nearest[box], gap))
                 nearest[box] = np.minimum(nearest[box], gap)
@@ -91,10 +94,7 @@ class Pelvis:
         """Distance to one femur head, and how far out of the socket a voxel lies."""
         cx, cy, cz = anatomy.FEMUR_HEAD
         radius = self.man.head_radius / self.man.frame
-        reach = 45.0
-        box = self.space.box(
-            (side * cx - reach, cy - reach, cz - reach), (side * cx + reach, cy + reach, cz + reach), 0
-        )
+        box = self.space.box((side * cx, cy, cz), (side * cx, cy, cz), near=38.0)
         x, y, z = self.space.at(box)
         dx, dy, dz = side * x - cx, y - cy, z - cz
         out_x, out_y, out_z = anatomy.ACETABULUM_OPENS_TOWARDS

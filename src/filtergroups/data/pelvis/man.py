@@ -94,7 +94,7 @@ def draw_man(rng: np.random.Generator) -> Man:
         cortex=near(Spread(1.7, 0.2)),
         fat_plane=near(Spread(1.6, 0.3)),
         muscle=near(Spread(6.0, 1.2)),
-        roll=near(Spread(0, 0.02)),
+        roll=near(Spread(0, 0.012)),
         rectum_wall=near(Spread(3.6, 0.4)),
         tissues=draw_tissues(rng),
         bend=(Field.draw(rng, (70, 70, 70)), Field.draw(rng, (70, 70, 70))),
