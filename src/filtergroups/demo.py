@@ -15,14 +15,15 @@ def demo_config(phantom: Path) -> Config:
     return make_config(
         {
             "data": {
-                "kind": "phantom", "root": str(phantom), "patients": 9, "shape": [96, 96, 24], "spacing": [4.2, 4.2, 4.2],
+                "kind": "phantom", "root": str(phantom), "patients": 9,
+                "shape": [96, 64, 20], "spacing": [4.2, 4.2, 4.2],
                 "patch": 40, "padding": 4, "patches_per_patient": 40,
             },
-            "network": {"name": "highresnet", "width": 0.5},
+            "network": {"name": "highresnet", "width": 0.375},
             "temperature": {"start": 0.7},
             "training": {
-                "epochs": 16, "finetune_epochs": 6, "batch_size": 8, "learning_rate": 5e-3, "schedule": "cosine",
-                "probability_factor": 20, "checkpoint_every": 100,
+                "epochs": 36, "finetune_epochs": 26, "batch_size": 8, "learning_rate": 5e-3, "schedule": "cosine",
+                "probability_factor": 20, "checkpoint_every": 100, "validate_every": 90,
             },
         }
     )  # fmt: skip

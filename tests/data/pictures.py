@@ -57,5 +57,7 @@ def table_tree(folder: Path, table: Path, **training: object) -> dict:
             {"name": "pattern", "kind": "classification"},
         ],
         "network": {"name": "vgg11", "width": 0.0625, "hidden": 8},
-        "training": {"epochs": 4, "batch_size": 8, "checkpoint_every": 3, "threads": 1, "accelerator": "cpu", **training},
+        "training": {
+            "epochs": 4, "batch_size": 8, "checkpoint_every": 3, "threads": 1, "accelerator": "cpu", **training,
+        },
     }  # fmt: skip
