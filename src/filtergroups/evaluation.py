@@ -142,7 +142,7 @@ def _of_volumes(
     patients, plain = [], []
     for number, volume in enumerate(volumes, start=1):
         predictions = predict_volume(
-            network, volume.image, window=window_of(config), samples=samples, seed=config.seed,
+            network, volume.image, **window_of(config), samples=samples, seed=config.seed,
             temperature=_temperature(config, reached), statistics=statistics,
         )  # fmt: skip
         patients.append(measure_volume(network.tasks, predictions, volume, data.names, bone))
@@ -159,9 +159,9 @@ def bone_threshold(config: Config) -> float | None:
     return config.data.bone_above if isinstance(config.data, ScansData) else None
 
 
-def window_of(config: Config) -> tuple[int, ...]:
-    """The size of the windows that a scan network saw in training."""
+def window_of(config: Config) -> dict[str, Any]:
+    """The size and padding of the patches that a scan network saw in training."""
     data = config.data
     assert isinstance(data, (ScansData, PhantomData))
-    side = data.patch + 2 * data.padding
-    return (side, side) if data.spatial_dims == 2 else (side, side, data.patch_depth + 2 * data.padding)
+    flat = (data.patch, data.patch)
+    return {"window": flat if data.spatial_dims == 2 else (*flat, data.patch_depth), "padding": data.padding}

@@ -194,7 +194,7 @@ def _predict_scans(
             result.problems.append(str(error))
             continue
         predictions = predict_volume(
-            network, image, window=window_of(config), samples=samples if network.is_random else 0, seed=config.seed
+            network, image, **window_of(config), samples=samples if network.is_random else 0, seed=config.seed
         )
         for task in network.tasks:
             prediction = predictions[task.name]

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from filtergroups.data.examples import Volume
 from filtergroups.network import GroupedNetwork, Statistics
@@ -19,6 +20,7 @@ def predict_volume(
     image: Tensor,
     *,
     window: tuple[int, ...],
+    padding: int,
     samples: int,
     seed: int = 0,
     temperature: float = 0.1,
@@ -27,7 +29,8 @@ def predict_volume(
 ) -> dict[str, Prediction]:
     """Predict a scan (channels × space) window by window; a 2-D network takes its axial slices.
 
-    All windows of one pass have the same gates.
+    A window is what a patch was in training, zero padding included: a network whose kernels see the whole patch
+    learns its border too. All windows of one pass have the same gates.
     """
     accumulators = {task.name: task.accumulator() for task in network.tasks}
     flat = network.spatial_dims == 2 and image.ndim == 4
@@ -39,11 +42,25 @@ def predict_volume(
                 generator = torch.Generator().manual_seed(seed + number)
                 return network(windows, temperature, generator) if samples else network(windows)
 
-            outputs = slide(stack, window, one_pass, windows_at_once)
+            outputs = slide(stack, window, padded(one_pass, padding), windows_at_once)
             for name, accumulator in accumulators.items():
                 accumulator.add(outputs[name])
     predictions = {name: accumulator.prediction() for name, accumulator in accumulators.items()}
     return {name: _as_volume(prediction, flat) for name, prediction in predictions.items()}
+
+
+def padded(predictor: Callable[[Tensor], dict[str, Tensor]], padding: int) -> Callable[[Tensor], dict[str, Tensor]]:
+    """A predictor that surrounds its windows with zeros, as training does its patches, and cuts its outputs back."""
+    if not padding:
+        return predictor
+
+    def predict(windows: Tensor) -> dict[str, Tensor]:
+        axes = windows.ndim - 2
+        outputs = predictor(F.pad(windows, [padding] * (2 * axes)))
+        inside: Any = (..., *[slice(padding, -padding)] * axes)
+        return {name: output[inside] for name, output in outputs.items()}
+
+    return predict
 
 
 def slide(
