@@ -105,6 +105,13 @@ def test_every_method_trains_and_is_evaluated(folder, tmp_path, method):
     assert json.loads((run / "results.json").read_text())[0]["tasks"]["level"]["mae"] == result["tasks"]["level"]["mae"]
 
 
+def test_half_precision_trains(folder, tmp_path):
+    run = tmp_path / "run"
+    train(config_for(folder, epochs=1, precision="bf16-mixed"), run)
+    losses = next(entry["losses"] for entry in Run(run).metrics() if entry["kind"] == "train")
+    assert all(0 < loss < 10 for loss in losses.values())
+
+
 def written_config(folder, tmp_path, **training):
     path = tmp_path / "c.toml"
     path.write_text(dump_config(config_for(folder, **training)))

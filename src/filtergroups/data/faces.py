@@ -11,7 +11,7 @@ from torch import Tensor
 
 from filtergroups.config import FacesData
 from filtergroups.data.examples import SPLITS, Data, DataError
-from filtergroups.data.images import ImageExamples, Progress, channel_statistics, decoded
+from filtergroups.data.images import Progress, decoded, image_data
 from filtergroups.data.splits import read_split, seeded_split
 from filtergroups.tasks import Classification, Regression, Task
 
@@ -88,32 +88,21 @@ def load_faces(
     chosen = _fraction(chosen, names, split, config.fraction, seed) if constants is None else chosen
     if not chosen:
         raise DataError(f"{config.root}: expected images of the parts {list(parts)}, found none; check the split file")
-    images, bad = decoded([files[n] for n in chosen], config.size, config.channels, config.cache, progress=progress)
-    if bad and config.on_bad_image == "refuse":
-        index, reason = next(iter(bad.items()))
-        raise DataError(
-            f'{files[chosen[index]]}: {reason} ({len(bad)} such files); remove them or set data.on_bad_image = "skip"'
-        )
-    kept = [row for row in range(len(chosen)) if row not in bad]
     names = [names[n] for n in chosen]
-    labels = _labels([faces[n] for n in chosen], config.tasks)
-    of_part = {part: [row for row in kept if split[names[row]] == part] for part in parts}
-    if constants is None:
-        if not of_part.get("train"):
-            raise DataError(f"{config.root}: expected images in the part 'train', found none; check the split file")
-        mean, deviation = channel_statistics(images, of_part["train"])
-        constants = {"mean": mean, "deviation": deviation, "size": config.size, "channels": config.channels}
-    columns = _columns([faces[n] for n in chosen])
-    examples = {
-        part: ImageExamples(
-            images, rows, names, labels, constants["mean"], constants["deviation"],
-            flip=config.flip, shift=config.shift, columns=columns,
-        )
-        for part, rows in of_part.items() if rows
-    }  # fmt: skip
-    tasks = tuple(TASKS[name] for name in config.tasks)
-    class_names: dict[str, list[str]] = {name: CLASS_NAMES[name] for name in config.tasks if name in CLASS_NAMES}
-    return Data(tasks, config.channels, 2, dict(examples), constants, names=class_names)
+    images, bad = decoded([files[n] for n in chosen], config.size, config.channels, config.cache, progress=progress)
+    return image_data(
+        config,
+        images,
+        bad,
+        names,
+        [split[name] for name in names],
+        tuple(TASKS[name] for name in config.tasks),
+        _labels([faces[n] for n in chosen], config.tasks),
+        {name: CLASS_NAMES[name] for name in config.tasks if name in CLASS_NAMES},
+        columns=_columns([faces[n] for n in chosen]),
+        constants=constants,
+        parts=parts,
+    )
 
 
 def _labelled(face: Face | None, config: FacesData) -> bool:

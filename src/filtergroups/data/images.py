@@ -15,8 +15,10 @@ from filelock import FileLock
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from filtergroups.data.examples import Batch, DataError, Examples
+from filtergroups.config import ImageData
+from filtergroups.data.examples import Batch, Data, DataError, Examples
 from filtergroups.data.splits import write_atomically
+from filtergroups.tasks import Task
 
 FORMAT = 1  # of the cache: raise it when decoding changes
 MOST_PIXELS = 100_000_000  # larger pictures are refused before they are decoded
@@ -244,3 +246,44 @@ def _shifted(tensor: Tensor, down: int, right: int, fill: float) -> Tensor:
     )
     moved[..., to_rows, to_columns] = tensor[..., from_rows, from_columns]
     return moved
+
+
+def image_data(
+    config: ImageData,
+    images: np.ndarray[Any, Any],
+    bad: dict[int, str],
+    names: Sequence[str],
+    split: Sequence[str],
+    tasks: tuple[Task, ...],
+    labels: dict[str, Any],
+    class_names: dict[str, list[str]],
+    *,
+    columns: dict[str, list[str]],
+    constants: dict[str, Any] | None,
+    parts: Sequence[str],
+) -> Data:
+    """Images with their labels as parts of a data set; without constants normalisation is learned from `train`.
+
+    bad: what is wrong with which image; such images are left out, or refused as the config says.
+    """
+    if bad and config.on_bad_image == "refuse":
+        index, reason = next(iter(bad.items()))
+        raise DataError(
+            f"{config.root / names[index]}: {reason} ({len(bad)} such files); "
+            'mend them or set data.on_bad_image = "skip"'
+        )
+    of_part = {part: [row for row, own in enumerate(split) if own == part and row not in bad] for part in parts}
+    if constants is None:
+        if not of_part.get("train"):
+            raise DataError(f"{config.root}: expected images in the part 'train', found none; check the split")
+        mean, deviation = channel_statistics(images, of_part["train"])
+        constants = {"mean": mean, "deviation": deviation, "size": config.size, "channels": config.channels}
+        constants["classes"] = class_names
+    examples: dict[str, Examples] = {
+        part: ImageExamples(
+            images, rows, names, labels, constants["mean"], constants["deviation"],
+            flip=config.flip, shift=config.shift, columns=columns,
+        )
+        for part, rows in of_part.items() if rows
+    }  # fmt: skip
+    return Data(tasks, config.channels, 2, examples, constants, names=class_names)

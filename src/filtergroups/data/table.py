@@ -10,7 +10,7 @@ import torch
 
 from filtergroups.config import TableData, TaskConfig
 from filtergroups.data.examples import SPLITS, Data, DataError
-from filtergroups.data.images import ImageExamples, Progress, channel_statistics, decoded
+from filtergroups.data.images import Progress, decoded, image_data
 from filtergroups.data.splits import read_split, seeded_split, write_split
 from filtergroups.tasks import Task
 
@@ -63,19 +63,14 @@ def load_table(
     paths = [image_path(config.root, name) for name in names]
     split = table_split(config, rows, names, seed)
     images, bad = decoded(paths, config.size, config.channels, config.cache, progress=progress)
-    if bad and config.on_bad_image == "refuse":
-        index, reason = next(iter(bad.items()))
-        raise DataError(
-            f'{paths[index]}: {reason} ({len(bad)} such files); mend them or set data.on_bad_image = "skip"'
-        )
-    learned = dict(constants or {})
+    known = dict((constants or {}).get("classes", {}))
     made: list[Task] = []
     labels: dict[str, Any] = {}
     class_names: dict[str, list[str]] = {}
     for entry in tasks:
         values = column(rows, entry.column or entry.name, config.table)
         if entry.kind in ("regression", "classification"):
-            found = entry.labels or learned.get("classes", {}).get(entry.name)
+            found = entry.labels or known.get(entry.name)
             labels[entry.name], classes = cell_labels(entry, values, found, config.table)
             if classes is not None:
                 class_names[entry.name] = classes
@@ -84,23 +79,19 @@ def load_table(
             labels[entry.name], wrong = map_labels(entry, values, config, progress)
             bad.update(wrong)
             made.append(entry.task())
-    kept = [n for n in range(len(rows)) if n not in bad]
-    of_part = {part: [n for n in kept if split[names[n]] == part] for part in parts}
-    if constants is None:
-        if not of_part.get("train"):
-            raise DataError(f"{config.table}: expected rows in the part 'train', found none; check the split")
-        mean, deviation = channel_statistics(images, of_part["train"])
-        learned = {"mean": mean, "deviation": deviation, "size": config.size, "channels": config.channels}
-        learned["classes"] = class_names
-    columns = {key: [row[key] for row in rows] for key in rows[0]}
-    examples = {
-        part: ImageExamples(
-            images, chosen, names, labels, learned["mean"], learned["deviation"],
-            flip=config.flip, shift=config.shift, columns=columns,
-        )
-        for part, chosen in of_part.items() if chosen
-    }  # fmt: skip
-    return Data(tuple(made), config.channels, 2, dict(examples), learned, names=class_names)
+    return image_data(
+        config,
+        images,
+        bad,
+        names,
+        [split[name] for name in names],
+        tuple(made),
+        labels,
+        class_names,
+        columns={key: [row[key] for row in rows] for key in rows[0]},
+        constants=constants,
+        parts=parts,
+    )
 
 
 def table_split(config: TableData, rows: Sequence[Row], names: Sequence[str], seed: int) -> dict[str, str]:
