@@ -36,6 +36,9 @@ def one_line_errors() -> Iterator[None]:
     except ValueError as error:  # ConfigError, DataError, RunError, CannotLift and the library's own checks
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
+    except OSError as error:
+        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        raise typer.Exit(2) from None
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         raise typer.Exit(130) from None

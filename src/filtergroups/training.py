@@ -359,6 +359,7 @@ class Trainer:
             shutil.copyfile(self.run.checkpoint("last"), self.run.checkpoint("best"))
         if self.writer is not None:
             self.writer.close()
+        self.report.step(self.steps, "done")
         if self.busy:
             self._say(f"done: {self.busy:.0f} s of training, {self.waited / self.busy:.1%} of it waiting for data")
 
