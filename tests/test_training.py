@@ -125,7 +125,7 @@ def steps_done(run):
 
 def test_killed_at_random_and_resumed_a_run_ends_with_the_same_weights(folder, tmp_path):
     """kill -9 at least five times, at random moments after the first checkpoint of each start."""
-    settings = {"epochs": 100, "finetune_epochs": 20, "checkpoint_every": 7, "validate_every": 40}
+    settings = {"epochs": 160, "finetune_epochs": 20, "checkpoint_every": 7, "validate_every": 40}
     config = written_config(folder, tmp_path, **settings)
     whole = tmp_path / "whole"
     train(config_for(folder, **settings), whole)
@@ -144,7 +144,7 @@ def test_killed_at_random_and_resumed_a_run_ends_with_the_same_weights(folder, t
             process.send_signal(signal.SIGKILL)
             process.communicate()
             kills += 1
-            assert steps_done(run) < 500, "the run was over before it could be killed"
+            assert steps_done(run) < 800, "the run was over before it could be killed"
         else:
             _, errors = process.communicate()
             assert process.returncode == 0, errors.decode()
@@ -181,7 +181,7 @@ def test_two_processes_train_the_network_that_one_does(folder, tmp_path):
     two = tmp_path / "two"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29531",
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2",
          "-m", "filtergroups.cli", "--", "train", str(config), "--run", str(two)],
         capture_output=True, text=True, env=environment, timeout=300, check=False,
     )  # fmt: skip
