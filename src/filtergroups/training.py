@@ -182,7 +182,6 @@ class Trainer:
                 if asked:
                     self._save()
                     raise Stopped(self.run, step + 1, asked[0])
-        self._save()
         self._finish()
 
     def _describe(self) -> None:
@@ -291,11 +290,9 @@ class Trainer:
             self._validate(done)
         if epoch_ends:
             self._snapshot(done)
+        self.progress = replace(self.progress, step=done)
         if done % self.training.checkpoint_every == 0 or done == self.steps:
-            self.progress = replace(self.progress, step=done)
             self._save()
-        else:
-            self.progress = replace(self.progress, step=done)
 
     def _validate(self, done: int) -> None:
         if self.validation is None:

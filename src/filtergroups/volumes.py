@@ -81,10 +81,10 @@ def slide(
 
 def _as_volume(prediction: Prediction, flat: bool) -> Prediction:
     """Space first, and for slices the axial axis last; classes stay in front."""
-    if not flat:
-        moved: Callable[[Tensor], Tensor] = lambda values: values.squeeze(0)  # noqa: E731
-    else:
-        moved = lambda values: values.movedim(0, -1)  # noqa: E731
+
+    def moved(values: Tensor) -> Tensor:
+        return values.movedim(0, -1) if flat else values.squeeze(0)
+
     fields = (prediction.value, prediction.spread, prediction.probabilities, prediction.mutual_information)
     return Prediction(*(None if values is None else moved(values) for values in fields))  # type: ignore[arg-type]
 

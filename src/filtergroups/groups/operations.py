@@ -209,7 +209,7 @@ def unsqueeze(func: Callable[..., Any], streams: Streams, dim: int) -> Streams:
 
 def max_pool2d(func: Callable[..., Any], streams: Streams, *args: Any, **kwargs: Any) -> Streams:
     if kwargs.pop("return_indices", False):
-        return channelwise(func, (streams, *args), {**kwargs, "return_indices": True})  # type: ignore[no-any-return]
+        return channelwise(func, (streams, *args), {**kwargs, "return_indices": True})  # type: ignore[no-any-return]  # a pair
     return streams.each(lambda part: elementwise.max_pool2d(part, *args, **kwargs))
 
 
