@@ -6,15 +6,13 @@ from typing import Any
 
 import torch
 
-from filtergroups.build import build_network
-from filtergroups.checkpoint import Progress, load_checkpoint, restore
-from filtergroups.config import Config, PhantomData, ScansData
-from filtergroups.data.examples import Data, DataError, Volumes
-from filtergroups.data.load import BONE_ABOVE, load_data
-from filtergroups.measuring import Meter, batches_of, measure_plain
-from filtergroups.network import GroupedNetwork, Statistics
-from filtergroups.run import Run, RunError
-from filtergroups.schedule import temperature_at
+from filtergroups.config import Config, PhantomData
+from filtergroups.data.examples import DataError, Examples, Volumes
+from filtergroups.data.load import load_data
+from filtergroups.measuring import Meter, measure_plain, predicted
+from filtergroups.network import Statistics
+from filtergroups.restored import Restored, open_run
+from filtergroups.run import RunError
 from filtergroups.volumes import measure_volume, over_patients, plain_predictions, predict_volume
 
 Step = Callable[[str, int, int], None]
@@ -38,20 +36,16 @@ def evaluate(
     those of the batch for images, as in the paper, and running ones for scans. The result is also kept in the run's
     results.json.
     """
-    opened = Run.open(run)
-    config = moved(opened.config(), data, split_file)
-    reached, tensors = load_checkpoint(opened.checkpoint(checkpoint))
-    found = load_data(config, constants=reached.constants, parts=(split,), progress=progress)
-    if split not in found.parts and split not in found.volumes:
-        raise DataError(f"expected examples in the part '{split}', found none; use --split or --split-file")
-    network = build_network(config, found)
-    restore(network, reached, tensors, opened.checkpoint(checkpoint))
-    if not network.is_random:
-        samples = 0  # every pass would be the same
-    if found.volumes:
-        result = _of_volumes(network, config, found, reached, split, samples, statistics or "running", progress)
+    restored = open_run(run, checkpoint)
+    config = moved(restored.config, data, split_file)
+    found = load_data(config, constants=restored.progress.constants, parts=(split,), progress=progress)
+    samples = restored.passes(samples)
+    if split in found.volumes:
+        result = _of_volumes(restored, found.volumes[split], samples, statistics or "running", progress)
+    elif split in found.parts:
+        result = _of_images(restored, found.parts[split], samples, statistics or "batch", by, progress)
     else:
-        result = _of_images(network, config, found, reached, split, samples, statistics or "batch", by, progress)
+        raise DataError(f"expected examples in the part '{split}', found none; use --split or --split-file")
     result = {
         "split": split,
         "samples": samples,
@@ -60,9 +54,9 @@ def evaluate(
         **result,
     }
     try:
-        opened.save_result(result)
+        restored.run.save_result(result)
     except OSError as error:
-        raise RunError(f"{opened.path}: could not write results.json: {error.strerror}") from None
+        raise RunError(f"{restored.run.path}: could not write results.json: {error.strerror}") from None
     return result
 
 
@@ -84,35 +78,18 @@ def moved(config: Config, root: Path | None, split_file: Path | None) -> Config:
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
 
 
-def _temperature(config: Config, reached: Progress) -> float:
-    """The temperature that the checkpoint was trained at, as in the paper."""
-    return temperature_at(reached.step, reached.annealed, config.temperature)
-
-
 def _of_images(
-    network: GroupedNetwork,
-    config: Config,
-    data: Data,
-    reached: Progress,
-    split: str,
-    samples: int,
-    statistics: Statistics,
-    by: str | None,
-    progress: Step | None,
+    restored: Restored, part: Examples, samples: int, statistics: Statistics, by: str | None, progress: Step | None
 ) -> dict[str, Any]:
-    part = data.parts[split]
-    size = config.training.batch_size
-    meter = Meter(network.tasks)
+    size, tasks = restored.config.training.batch_size, restored.tasks
+    meter = Meter(tasks)
     groups = part.subgroup(by) if by else []
-    meters = {group: Meter(network.tasks) for group in sorted(set(groups))}
-    generator = torch.Generator().manual_seed(config.seed)
+    meters = {group: Meter(tasks) for group in sorted(set(groups))}
     done = 0
-    for indices in batches_of(part, size):
-        batch = part.batch(indices)
-        how: Statistics = statistics if len(indices) > 2 else "running"
-        predictions = network.predict(
-            batch.images, samples, generator, temperature=_temperature(config, reached), statistics=how
-        )
+    for indices, batch, predictions in predicted(
+        restored.network, part, batch_size=size, samples=samples, seed=restored.config.seed,
+        temperature=restored.temperature, statistics=statistics,
+    ):  # fmt: skip
         meter.add(predictions, batch)
         for group in {groups[index] for index in indices} if by else ():
             chosen = torch.tensor([n for n, index in enumerate(indices) if groups[index] == group])
@@ -120,7 +97,7 @@ def _of_images(
         done += len(indices)
         if progress is not None:
             progress("evaluating", done, len(part))
-    plain = measure_plain(part, network.tasks, reached.plain, batch_size=size)
+    plain = measure_plain(part, tasks, restored.progress.plain, batch_size=size)
     result: dict[str, Any] = {"examples": len(part), "tasks": meter.results(), "plain": plain}
     if by:
         result["by"] = {by: {group: of.results() for group, of in meters.items()}}
@@ -128,40 +105,19 @@ def _of_images(
 
 
 def _of_volumes(
-    network: GroupedNetwork,
-    config: Config,
-    data: Data,
-    reached: Progress,
-    split: str,
-    samples: int,
-    statistics: Statistics,
-    progress: Step | None,
+    restored: Restored, volumes: Volumes, samples: int, statistics: Statistics, progress: Step | None
 ) -> dict[str, Any]:
-    volumes: Volumes = data.volumes[split]
-    bone = bone_threshold(config)
+    assert restored.scans is not None
+    tasks, bone = restored.tasks, restored.scans.bone_above
     patients, plain = [], []
     for number, volume in enumerate(volumes, start=1):
         predictions = predict_volume(
-            network, volume.image, **window_of(config), samples=samples, seed=config.seed,
-            temperature=_temperature(config, reached), statistics=statistics,
+            restored.network, volume.image, **restored.windows, samples=samples, seed=restored.config.seed,
+            temperature=restored.temperature, statistics=statistics,
         )  # fmt: skip
-        patients.append(measure_volume(network.tasks, predictions, volume, data.names, bone))
-        answers = plain_predictions(network.tasks, volume, reached.plain)
-        plain.append(measure_volume(network.tasks, answers, volume, data.names, bone))
+        patients.append(measure_volume(tasks, predictions, volume, restored.names, bone))
+        answers = plain_predictions(tasks, volume, restored.progress.plain)
+        plain.append(measure_volume(tasks, answers, volume, restored.names, bone))
         if progress is not None:
             progress("evaluating", number, len(volumes))
     return {"examples": len(patients), "tasks": over_patients(patients), "plain": over_patients(plain)}
-
-
-def bone_threshold(config: Config) -> float | None:
-    if isinstance(config.data, PhantomData):
-        return BONE_ABOVE
-    return config.data.bone_above if isinstance(config.data, ScansData) else None
-
-
-def window_of(config: Config) -> dict[str, Any]:
-    """The size and padding of the patches that a scan network saw in training."""
-    data = config.data
-    assert isinstance(data, (ScansData, PhantomData))
-    flat = (data.patch, data.patch)
-    return {"window": flat if data.spatial_dims == 2 else (*flat, data.patch_depth), "padding": data.padding}

@@ -10,15 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from filtergroups.build import build_network
-from filtergroups.checkpoint import Progress, load_checkpoint, restore
-from filtergroups.config import Config, FacesData, PhantomData, ScansData, TableData
-from filtergroups.data.examples import Data, DataError
+from filtergroups.config import ScansData
+from filtergroups.data.examples import DataError
 from filtergroups.data.images import decode, normalised
 from filtergroups.data.splits import write_atomically
-from filtergroups.evaluation import window_of
-from filtergroups.network import GroupedNetwork
-from filtergroups.run import Run
+from filtergroups.restored import Restored, open_run
 from filtergroups.tasks import Classification, Prediction, Regression, Segmentation, Task
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}
@@ -48,40 +44,12 @@ def predict(
 
     Norms use their running statistics, so that a prediction does not depend on the other files.
     """
-    opened = Run.open(run)
-    config = opened.config()
-    reached, tensors = load_checkpoint(opened.checkpoint(checkpoint))
-    network = build_network(config, shape_of_data(config, reached))
-    restore(network, reached, tensors, opened.checkpoint(checkpoint))
-    if isinstance(config.data, (ScansData, PhantomData)):
-        return _predict_scans(network, config, reached, inputs, out, samples, force, progress)
+    restored = open_run(run, checkpoint)
+    if restored.scans is not None:
+        return _predict_scans(restored, restored.scans, inputs, out, samples, force, progress)
     if out.exists() and not force:
         raise DataError(f"{out}: expected a new file, found one; use --force to replace it")
-    return _predict_images(network, config, reached, inputs, out, samples, progress)
-
-
-def shape_of_data(config: Config, reached: Progress) -> Data:
-    """What the network needs to know of the data, without the data."""
-    data = config.data
-    tasks: tuple[Task, ...]
-    if isinstance(data, FacesData):
-        from filtergroups.data.faces import TASKS
-
-        tasks = tuple(TASKS[name] for name in data.tasks)
-        return Data(tasks, data.channels, 2, {}, reached.constants, names=reached.names)
-    if isinstance(data, TableData):
-        tasks = tuple(entry.task(len(reached.names.get(entry.name, ())) or None) for entry in config.tasks)
-        return Data(tasks, data.channels, 2, {}, reached.constants, names=reached.names)
-    from filtergroups.data.scans import scan_tasks
-
-    scans = phantom_as_scans(data) if isinstance(data, PhantomData) else data
-    return Data(scan_tasks(scans, reached.constants), 1, data.spatial_dims, {}, reached.constants, names=reached.names)
-
-
-def phantom_as_scans(data: PhantomData) -> ScansData:
-    from filtergroups.data.load import scans_settings
-
-    return scans_settings(data)
+    return _predict_images(restored, inputs, out, samples, progress)
 
 
 def found_files(inputs: Sequence[Path], suffixes: set[str]) -> list[Path]:
@@ -97,16 +65,14 @@ def found_files(inputs: Sequence[Path], suffixes: set[str]) -> list[Path]:
 
 
 def _predict_images(
-    network: GroupedNetwork,
-    config: Config,
-    reached: Progress,
+    restored: Restored,
     inputs: Sequence[Path],
     out: Path,
     samples: int,
     progress: Callable[[str, int, int], None] | None,
 ) -> Predicted:
     files = found_files(inputs, IMAGE_SUFFIXES)
-    constants = reached.constants
+    constants, network = restored.progress.constants, restored.network
     result = Predicted(written=[out])
     rows: list[dict[str, Any]] = []
     for start in range(0, len(files), BATCH):
@@ -120,9 +86,9 @@ def _predict_images(
                 rows.append({"file": str(file), "error": str(error)})
         if readable:
             images = normalised(np.stack(pixels), constants["mean"], constants["deviation"])
-            generator = torch.Generator().manual_seed(config.seed)
-            predictions = network.predict(images, samples if network.is_random else 0, generator)
-            rows += image_rows(network.tasks, predictions, readable, reached.names)
+            generator = torch.Generator().manual_seed(restored.config.seed)
+            predictions = network.predict(images, restored.passes(samples), generator)
+            rows += image_rows(network.tasks, predictions, readable, restored.names)
             result.count += len(readable)
         if progress is not None:
             progress("predicting", min(start + BATCH, len(files)), len(files))
@@ -164,9 +130,8 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _predict_scans(
-    network: GroupedNetwork,
-    config: Config,
-    reached: Progress,
+    restored: Restored,
+    scans: ScansData,
     inputs: Sequence[Path],
     out: Path,
     samples: int,
@@ -178,9 +143,7 @@ def _predict_scans(
     from filtergroups.data.scans import preprocess_volume, to_original_grid
     from filtergroups.volumes import predict_volume
 
-    data = config.data
-    scans = phantom_as_scans(data) if isinstance(data, PhantomData) else data
-    assert isinstance(scans, ScansData)
+    network = restored.network
     files = _scan_files(inputs, scans)
     result = Predicted()
     out.mkdir(parents=True, exist_ok=True)
@@ -189,12 +152,12 @@ def _predict_scans(
         if folder.exists() and not force:
             raise DataError(f"{folder}: expected a new folder, found one; use --force to replace it")
         try:
-            image, _, way_back = preprocess_volume(file, scans, reached.constants)
+            image, _, way_back = preprocess_volume(file, scans, restored.progress.constants)
         except DataError as error:
             result.problems.append(str(error))
             continue
         predictions = predict_volume(
-            network, image, **window_of(config), samples=samples if network.is_random else 0, seed=config.seed
+            network, image, **restored.windows, samples=restored.passes(samples), seed=restored.config.seed
         )
         for task in network.tasks:
             prediction = predictions[task.name]

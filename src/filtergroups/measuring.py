@@ -1,6 +1,6 @@
 """Metrics of a network on a part of the data, and of predicting without looking at the image."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,7 +64,7 @@ def batches_of(part: Examples, size: int, most: int = 0) -> Iterator[list[int]]:
         yield order[start : start + size]
 
 
-def measure(
+def predicted(
     network: GroupedNetwork,
     part: Examples,
     *,
@@ -75,18 +75,25 @@ def measure(
     statistics: Statistics = "batch",
     most: int = 0,
     device: torch.device | str = "cpu",
-    step: Callable[[int], None] | None = None,
-) -> Results:
-    """Metrics of a network's predictions on a part."""
-    meter = Meter(network.tasks)
+) -> Iterator[tuple[list[int], Batch, dict[str, Prediction]]]:
+    """A part's examples batch by batch, with the network's predictions."""
     generator = torch.Generator().manual_seed(seed)
     for indices in batches_of(part, batch_size, most):
         batch = part.batch(indices).to(device)
         # A last batch of one or two has no statistics of its own.
         how: Statistics = statistics if len(indices) > 2 else "running"
-        meter.add(network.predict(batch.images, samples, generator, temperature=temperature, statistics=how), batch)
-        if step is not None:
-            step(len(indices))
+        yield (
+            indices,
+            batch,
+            network.predict(batch.images, samples, generator, temperature=temperature, statistics=how),
+        )
+
+
+def measure(network: GroupedNetwork, part: Examples, **how: Any) -> Results:
+    """Metrics of a network's predictions on a part; `how` as for `predicted`."""
+    meter = Meter(network.tasks)
+    for _, batch, predictions in predicted(network, part, **how):
+        meter.add(predictions, batch)
     return meter.results()
 
 
