@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.overrides import has_torch_function_unary
 
 
 def _here(features: Tensor) -> bool:
-    return features.is_cpu and not torch.compiler.is_compiling()
+    """On the CPU, and not while somebody records or compiles what is done: they know torch's own functions."""
+    return features.is_cpu and not has_torch_function_unary(features) and not torch.compiler.is_compiling()
 
 
 def one_slope(features: Tensor, slope: Tensor, in_place: bool = False) -> Tensor:

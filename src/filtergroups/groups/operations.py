@@ -14,12 +14,12 @@ from filtergroups.groups.arithmetic import ARITHMETIC, of_channels, origins_of, 
 from filtergroups.groups.streams import REMEDY, CannotLift, Layout, Run, Streams
 
 
-def _names(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # Each output channel depends on the same input channel only, so these run on each stream as they are.
-CHANNELWISE = _names(
+CHANNELWISE = words(
     """
     relu relu_ relu6 leaky_relu leaky_relu_ rrelu rrelu_ elu elu_ selu selu_ celu celu_ gelu silu silu_ mish mish_
     hardswish hardsigmoid hardtanh hardtanh_ hardshrink softshrink tanhshrink sigmoid sigmoid_ tanh tanh_ softplus
@@ -35,26 +35,26 @@ CHANNELWISE = _names(
     clone contiguous detach requires_grad_ float double half bfloat16 to type type_as cpu cuda mps
     """
 )
-REDUCTIONS = _names("mean sum amax amin std var logsumexp")
-SPATIAL_SELECTION = _names("flip roll softmax log_softmax cumsum")
-QUERIES = _names(
+REDUCTIONS = words("mean sum amax amin std var logsumexp")
+SPATIAL_SELECTION = words("flip roll softmax log_softmax cumsum")
+QUERIES = words(
     """
     size dim numel nelement element_size stride is_contiguous is_floating_point is_complex get_device __len__ __repr__
     __format__ is_inference is_same_size
     """
 )
-ATTRIBUTES = _names(
+ATTRIBUTES = words(
     """
     shape ndim dtype device requires_grad is_cuda is_cpu is_mps is_meta is_leaf is_quantized is_sparse is_nested is_xpu
     names grad_fn
     """
 )
-CONVOLUTIONS = _names(
+CONVOLUTIONS = words(
     """
     conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul __matmul__ bmm einsum
     """
 )
-NORMALISATIONS = _names("batch_norm group_norm layer_norm instance_norm local_response_norm normalize")
+NORMALISATIONS = words("batch_norm group_norm layer_norm instance_norm local_response_norm normalize")
 OUT_OF_PLACE: dict[str, Callable[..., Any]] = {
     name: next(getattr(home, name[:-1]) for home in (torch.Tensor, F, torch) if hasattr(home, name[:-1]))
     for name in CHANNELWISE
@@ -142,7 +142,7 @@ def view(func: Callable[..., Any], streams: Streams, *shape: Any) -> Streams:
     positions = math.prod(space)
     wanted = _resolve(tuple(int(size) for size in shape), batch * width * positions)
     if wanted[:2] == (batch, width) and math.prod(wanted[2:]) == positions:
-        return streams.each(lambda part: part.reshape(batch, part.shape[1], *wanted[2:]))
+        return streams.each(lambda part: part.reshape(part.shape[0], part.shape[1], *wanted[2:]))
     if wanted == (batch, width * positions):
         return _units(streams)
     raise CannotLift(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from filtergroups.groups.routing import Family
 
@@ -202,5 +203,8 @@ def spread(tensor: Tensor, at: Run, width: int) -> Tensor:
     """Put channels at their places among `width`, zeros elsewhere."""
     if at.index is None and at.start == 0 and at.size == width:
         return tensor
+    if has_torch_function_unary(tensor):  # whoever records what is done sees this as one function
+        placed: Tensor = handle_torch_function(spread, (tensor,), tensor, at, width)
+        return placed
     target = tensor.new_zeros(tensor.shape[0], width, *tensor.shape[2:])
     return target.index_copy(1, at.indices().to(tensor.device), tensor)
