@@ -138,3 +138,14 @@ class MobileNet(nn.Module):
         x = F.relu6(self.norm(self.depthwise(self.stem(x))))
         scale = torch.sigmoid(self.excite(F.silu(self.squeeze(x.mean((2, 3))))))
         return self.pointwise(x * scale[:, :, None, None]).mean(dim=[2, 3])
+
+
+# name -> (make, shape of a batch)
+BACKBONES = {
+    "plain": (plain_net, (4, 3, 32, 32)),
+    "resnet18": (lambda: ResNet18(width=16), (4, 3, 64, 64)),
+    "pre-activation": (PreActivationNet, (4, 3, 16, 16)),
+    "unet": (UNet, (4, 1, 32, 32)),
+    "net3d": (net3d, (4, 1, 8, 8, 8)),
+    "mobilenet": (MobileNet, (4, 3, 32, 32)),
+}

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations
 
 import filtergroups as fg
 from filtergroups.groups.layer import DepthwiseConv, GroupedConv, PerStream
-from tests.backbones import MobileNet, PreActivationNet, ResNet18, UNet, net3d, plain_net
+from tests.backbones import BACKBONES, MobileNet, ResNet18, plain_net
 from tests.laws import fix_at_random, generator, randomise
 
 TASKS = [fg.Regression("age"), fg.Classification("gender", classes=2)]
@@ -24,16 +24,6 @@ def warmed_up(backbone, shape):
     for seed in range(3):
         backbone(torch.randn(shape, generator=generator(seed)))
     return backbone
-
-
-BACKBONES = {
-    "plain": (plain_net, (4, 3, 32, 32)),
-    "resnet18": (lambda: ResNet18(width=16), (4, 3, 64, 64)),
-    "pre-activation": (PreActivationNet, (4, 3, 16, 16)),
-    "unet": (UNet, (4, 1, 32, 32)),
-    "net3d": (net3d, (4, 1, 8, 8, 8)),
-    "mobilenet": (MobileNet, (4, 3, 32, 32)),
-}
 
 
 @pytest.mark.parametrize("name", BACKBONES)

@@ -16,12 +16,16 @@ from filtergroups.groups.exchange import Choice, Ungrouped
 from filtergroups.groups.layer import ConcatMerge, GroupedConv, task_merge
 from filtergroups.groups.lift import Lifted, lift_backbone
 from filtergroups.groups.norms import GroupedNorm
+from filtergroups.groups.passes import Passes, passes_at_once
 from filtergroups.groups.routing import TASKS_AND_SHARED, Family, family
 from filtergroups.groups.streams import Streams
 from filtergroups.networks.cross_stitch import CrossStitch, LayerStitch
 from filtergroups.tasks import Prediction, Task
 
 Statistics = Literal["running", "batch"]
+
+CONVERGED = 1e-3  # a layer whose kernels are all this close to certain is not sampled any more
+CHUNK = 10  # passes whose gates are drawn together
 
 
 class GroupedNetwork(nn.Module):
@@ -147,21 +151,63 @@ class GroupedNetwork(nn.Module):
         *,
         temperature: float = 0.1,
         statistics: Statistics = "running",
+        converged: float = CONVERGED,
+        precision: float | None = None,
+        at_once: int | None = None,
     ) -> dict[str, Prediction]:
         """Predict with spread from several sampled passes; samples=0 is one deterministic pass of the mode network.
 
         statistics: norms use their running statistics, or those of this batch (the paper; a prediction then depends on
-        the other images of its batch).
+        the other images of its batch). converged: a layer whose kernels are all this close to certain is taken at its
+        mode. precision: stop before `samples` passes once every standard error, of a class probability or of a real
+        value in units of its scale, is at most this. at_once: passes that go side by side; None: a number that suits
+        the images.
         """
         if samples < 0:
             raise ValueError(f"samples is 0 (the mode network) or more, found {samples}")
         accumulators = {task.name: task.accumulator() for task in self.tasks}
         with self.evaluating(statistics):
-            for _ in range(max(samples, 1)):
-                outputs = self(images, temperature, generator) if samples else self(images)
-                for name, accumulator in accumulators.items():
-                    accumulator.add(outputs[name])
+            if not samples:
+                for name, output in self(images).items():
+                    accumulators[name].add(output)
+            else:
+                self._check_images(images)
+                passes = self.passes(temperature, generator, converged)
+                side_by_side = 1 if statistics == "batch" else at_once or passes_at_once(images)
+                for first in range(0, samples, CHUNK):
+                    passes.draw(min(CHUNK, samples - first), len(images) if self.per_example else None)
+                    for outputs in self.sampled(images, passes, side_by_side):
+                        for name, accumulator in accumulators.items():
+                            accumulator.add(outputs[name])
+                    if precision is not None and max(a.error() for a in accumulators.values()) <= precision:
+                        break
         return {name: accumulator.prediction() for name, accumulator in accumulators.items()}
+
+    def passes(self, temperature: float, generator: torch.Generator | None, converged: float = CONVERGED) -> Passes:
+        """Draws for several passes over the same images."""
+        check_temperature(temperature)
+        if generator is None:
+            raise ValueError("sampling gates needs a generator, found none; pass torch.Generator().manual_seed(0)")
+        assignments = [layer.assignment for layer in self.grouped_layers()]
+        return Passes(
+            self.family, assignments, temperature, generator,
+            estimator=self.estimator, threshold=self.threshold, tolerance=converged,
+        )  # fmt: skip
+
+    def sampled(self, images: Tensor, passes: Passes, side_by_side: int = 1) -> Iterator[dict[str, Tensor]]:
+        """The outputs of each pass that was drawn; what no gate touches is computed once for these images."""
+        batch = len(images)
+        for first in range(0, passes.drawn, side_by_side):
+            count = min(side_by_side, passes.drawn - first)
+            passes.start(first, count, batch)
+            features = self.backbone(passes.enter(images))
+            together = {task.name: self.heads[task.name](self._merged(features, task)) for task in self.tasks}
+            for n in range(count):
+                yield {
+                    # Features that no gate touched are there once for all passes.
+                    name: output[n * batch : (n + 1) * batch] if len(output) > batch else output
+                    for name, output in together.items()
+                }
 
     @contextmanager
     def evaluating(self, statistics: Statistics) -> Iterator[None]:

@@ -48,6 +48,10 @@ class Accumulator(ABC):
     @abstractmethod
     def prediction(self) -> Prediction: ...
 
+    @abstractmethod
+    def error(self) -> float:
+        """The largest standard error of the estimate, of the network's output or of a class probability."""
+
 
 class RealAccumulator(Accumulator):
     """Running mean and standard deviation (Welford)."""
@@ -70,9 +74,12 @@ class RealAccumulator(Accumulator):
         value, spread = (self.mean - self.offset) * self.scale, variance.sqrt() * abs(self.scale)
         return Prediction(value.squeeze(1), spread.squeeze(1))
 
+    def error(self) -> float:
+        return standard_error(self.squares, self.count)
+
 
 class ClassAccumulator(Accumulator):
-    """Votes, mean probabilities and mean entropy."""
+    """Votes, mean probabilities (Welford, as for real values) and mean entropy."""
 
     def __init__(self, classes: int) -> None:
         self.classes = classes
@@ -84,18 +91,28 @@ class ClassAccumulator(Accumulator):
         entropy = class_entropy(probabilities)
         self.count += 1
         if self.count == 1:
-            self.probabilities, self.votes, self.entropy = probabilities, votes, entropy
-        else:
-            self.probabilities = self.probabilities + probabilities
-            self.votes = self.votes + votes
-            self.entropy = self.entropy + entropy
+            self.mean, self.squares = probabilities, torch.zeros_like(probabilities)
+            self.votes, self.entropy = votes, entropy
+            return
+        step = probabilities - self.mean
+        self.mean = self.mean + step / self.count
+        self.squares += step * (probabilities - self.mean)
+        self.votes += votes
+        self.entropy += entropy
 
     def prediction(self) -> Prediction:
-        mean = self.probabilities / self.count
-        spread = class_entropy(mean)
+        spread = class_entropy(self.mean)
         # Where two classes have equally many votes, the more probable one is taken.
-        value = (self.votes + mean).argmax(1)
-        return Prediction(value, spread, mean, (spread - self.entropy / self.count).clamp_min(0))
+        value = (self.votes + self.mean).argmax(1)
+        return Prediction(value, spread, self.mean, (spread - self.entropy / self.count).clamp_min(0))
+
+    def error(self) -> float:
+        return standard_error(self.squares, self.count)
+
+
+def standard_error(squares: Tensor, count: int) -> float:
+    """The largest √(variance / count), from the sum of squared deviations; unknown after one pass."""
+    return float("inf") if count < 2 else (squares.max() / (count - 1) / count).sqrt().item()
 
 
 def class_entropy(probabilities: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from filtergroups.network import GroupedNetwork, Statistics
 from filtergroups.tasks import ImageRegression, Prediction, Segmentation, Task
 
 OVERLAP = 0.25
+PASSES_AT_ONCE = 5  # passes whose volumes are held at once
 
 
 def predict_volume(
@@ -26,25 +27,38 @@ def predict_volume(
     temperature: float = 0.1,
     statistics: Statistics = "running",
     windows_at_once: int = 8,
+    precision: float | None = None,
 ) -> dict[str, Prediction]:
     """Predict a scan (channels × space) window by window; a 2-D network takes its axial slices.
 
     A window is what a patch was in training, zero padding included: a network whose kernels see the whole patch
-    learns its border too. All windows of one pass have the same gates.
+    learns its border too. All windows of one pass have the same gates. precision: stop early, as in
+    `GroupedNetwork.predict`.
     """
     accumulators = {task.name: task.accumulator() for task in network.tasks}
     flat = network.spatial_dims == 2 and image.ndim == 4
     stack = image.permute(3, 0, 1, 2) if flat else image.unsqueeze(0)
     with network.evaluating(statistics), torch.no_grad():
-        for number in range(max(samples, 1)):
+        if not samples:
+            for name, output in slide(stack, window, padded(network, padding), windows_at_once).items():
+                accumulators[name].add(output)
+        else:
+            passes = network.passes(temperature, torch.Generator().manual_seed(seed))
+            for first in range(0, samples, PASSES_AT_ONCE):
+                passes.draw(min(PASSES_AT_ONCE, samples - first))
 
-            def one_pass(windows: Tensor, number: int = number) -> Any:
-                generator = torch.Generator().manual_seed(seed + number)
-                return network(windows, temperature, generator) if samples else network(windows)
+                def every_pass(windows: Tensor) -> dict[str, Tensor]:
+                    """The outputs of all passes that were drawn, side by side in the channel axis."""
+                    passes.forget()
+                    outputs = list(network.sampled(windows, passes))
+                    return {task.name: torch.cat([one[task.name] for one in outputs], 1) for task in network.tasks}
 
-            outputs = slide(stack, window, padded(one_pass, padding), windows_at_once)
-            for name, accumulator in accumulators.items():
-                accumulator.add(outputs[name])
+                blended = slide(stack, window, padded(every_pass, padding), windows_at_once)
+                for name, accumulator in accumulators.items():
+                    for output in blended[name].chunk(passes.drawn, 1):
+                        accumulator.add(output)
+                if precision is not None and max(a.error() for a in accumulators.values()) <= precision:
+                    break
     predictions = {name: accumulator.prediction() for name, accumulator in accumulators.items()}
     return {name: _as_volume(prediction, flat) for name, prediction in predictions.items()}
 

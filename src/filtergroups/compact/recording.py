@@ -117,6 +117,8 @@ class Recorder(TorchFunctionMode):
             raise CannotExport(
                 f"torch's function '{name}' is not one that a compact network can hold; exchange it for a simpler one"
             )
+        if name in ("new_zeros", "new_ones", "new_full"):
+            args = (self._held[0], *args[1:])  # the image will do: nothing is read but its type and device
         self._step(name, tuple(args), kwargs, result)
 
     def _step(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:

@@ -101,6 +101,9 @@ class CompactNetwork(nn.Module):
 
     def __init__(self, steps: Sequence[Step], weights: Mapping[str, Tensor], outputs: Mapping[str, Value]) -> None:
         super().__init__()
+        self.image_shape: tuple[int, ...] = ()  # channels and space that it was recorded with
+        self.varies: tuple[int, ...] = (0,)  # axes of the images that may have another length
+        self.multiplications = 0  # for one image of that shape
         self.steps = list(steps)
         self.outputs = dict(outputs)
         for name, tensor in weights.items():

@@ -1,7 +1,8 @@
 """One pass's gates: every assignment is drawn once, and says which pairs are worth computing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +40,9 @@ def kept_pairs(kept: Tensor) -> Layout:
 class Draw:
     """The gates of one pass, or the mode. Layers with tied assignments get the same gates."""
 
+    copies = 1  # passes that go through side by side, in the batch axis
+    computing_once = False  # is what is being computed the same in every pass?
+
     def __init__(self, family: Family) -> None:
         self.family = family
         self._kept: dict[Assignment | TiedRows, tuple[Layout, Gates]] = {}
@@ -66,21 +70,22 @@ class Draw:
         assignments = list(dict.fromkeys(assignments))
         draw = Draw.at_mode(family, [a for a in assignments if a.kind == "fixed"])
         random = [a for a in assignments if a.kind != "fixed"]
-        drawn: dict[Assignment, tuple[Tensor, Tensor]] = {}
-        gates: list[tuple[Tensor, Tensor]] = []
-        for assignment in random:
-            base, rows = (assignment.base, assignment.rows) if isinstance(assignment, TiedRows) else (assignment, None)
-            if base not in drawn:
-                drawn[base] = base.draw(temperature, generator, estimator=estimator, examples=examples)
-            gate, soft = drawn[base]
-            gates.append((gate, soft) if rows is None else (gate[..., rows], soft[..., rows]))
-        for assignment, (gate, _), strength in zip(random, gates, _strengths(gates), strict=True):
-            draw._kept[assignment] = _laid_out(gate, strength, threshold)
+        gates = drawn_gates(random, temperature, generator, estimator, examples)
+        for assignment, (gate, _), strength in zip(random, gates, strengths(gates), strict=True):
+            draw._kept[assignment] = laid_out(gate, strength, threshold)
         return draw
 
     def kept(self, assignment: Assignment | TiedRows) -> tuple[Layout, Gates]:
         """The pairs to compute for a layer, and each stream's gates ([batch or 1] × kernels; None means 1)."""
         return self._kept[assignment]
+
+    def late(self, assignment: Assignment | TiedRows) -> Callable[[Streams], Streams] | None:
+        """What a layer leaves to be done when its features are read; nothing in a single pass."""
+        return None
+
+    def once(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of streams; several passes remember what is the same in all of them."""
+        return function(*args)
 
     def image_layout(self, channels: int) -> Layout:
         return one_pair_each((self.family.full,) * channels)
@@ -89,28 +94,56 @@ class Draw:
         """Told when two layers' features are added or multiplied; a survey takes note."""
 
 
-def _strengths(gates: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+def drawn_gates(
+    assignments: Iterable[Assignment | TiedRows],
+    temperature: float,
+    generator: torch.Generator,
+    estimator: Estimator,
+    examples: int | None,
+) -> list[tuple[Tensor, Tensor]]:
+    """Gates, and those that carry the gradient, of each assignment; tied ones take rows of one draw."""
+    drawn: dict[Assignment, tuple[Tensor, Tensor]] = {}
+    gates: list[tuple[Tensor, Tensor]] = []
+    for assignment in assignments:
+        base, rows = (assignment.base, assignment.rows) if isinstance(assignment, TiedRows) else (assignment, None)
+        if base not in drawn:
+            drawn[base] = base.draw(temperature, generator, estimator=estimator, examples=examples)
+        gate, soft = drawn[base]
+        gates.append((gate, soft) if rows is None else (gate[..., rows], soft[..., rows]))
+    return gates
+
+
+def strengths(gates: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """The largest gate, or gradient's gate, of each pair over the examples: G × K, all moved to the CPU at once."""
     if not gates:
         return []
     # A hard gate of 0 passes a gradient through its soft gate: without a gradient only the hard one counts.
     with_gradient = torch.is_grad_enabled()
-    strengths = []
+    largest = []
     for gate, soft in gates:
         strength = torch.maximum(gate, soft) if with_gradient and gate is not soft else gate
-        strengths.append(strength.detach().amax(0))
-    flat = torch.cat([strength.flatten() for strength in strengths]).cpu()
-    return [part.view_as(s) for part, s in zip(flat.split([s.numel() for s in strengths]), strengths, strict=True)]
+        largest.append(strength.detach().amax(0))
+    flat = torch.cat([strength.flatten() for strength in largest]).cpu()
+    return [part.view_as(s) for part, s in zip(flat.split([s.numel() for s in largest]), largest, strict=True)]
 
 
-def _laid_out(gate: Tensor, strength: Tensor, threshold: float) -> tuple[Layout, Gates]:
+def laid_out(gate: Tensor, strength: Tensor, threshold: float) -> tuple[Layout, Gates]:
+    """The pairs that are worth computing, and their gates."""
     groups, kernels = strength.shape
-    kept = strength > threshold
-    if kept.sum() >= NEARLY_ALL * kept.numel():
+    kept = worth_computing(strength, threshold)
+    if kept.all():
         return every_pair(kernels, groups), gate.unbind(1)
-    layout = kept_pairs(_rounded(kept, strength))
+    layout = kept_pairs(kept)
     of_group = gate.unbind(1)
     return layout, tuple(run.take(of_group[g], 1) for g, run in zip(layout.groups, layout.kernels, strict=True))
+
+
+def worth_computing(strength: Tensor, threshold: float) -> Tensor:
+    """Which pairs (G × K) a pass computes: those above the threshold, or more where more is faster."""
+    kept = strength > threshold
+    if kept.sum() >= NEARLY_ALL * kept.numel():
+        return torch.ones_like(kept)
+    return _rounded(kept, strength)
 
 
 def _rounded(kept: Tensor, strength: Tensor) -> Tensor:

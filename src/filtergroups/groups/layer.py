@@ -20,7 +20,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from filtergroups.groups.assignment import Assignment, TiedRows
 from filtergroups.groups.convolution import Plan, convolve_streams, plan
 from filtergroups.groups.routing import Family
-from filtergroups.groups.streams import Layout, Run, Streams
+from filtergroups.groups.streams import Layout, Run, Streams, remembered
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
@@ -72,6 +72,7 @@ class GroupedConv(nn.Module):
     def channels(self) -> int:
         return self.weight.shape[0 if self.transposed else 1]
 
+    @remembered
     def forward(self, streams: Streams) -> Streams:
         check_streams(streams, self.channels, self.spatial_dims, self.name)
         streams = streams.settled()
@@ -85,7 +86,7 @@ class GroupedConv(nn.Module):
         parts = convolve_streams(
             streams, self._plan, self.weight, self.bias, self.convolve, kernel_axis=1 if self.transposed else 0
         )
-        return Streams(parts, pairs, gates, streams.draw, self.stitch)
+        return Streams(parts, pairs, gates, streams.draw, self.stitch or streams.draw.late(self.assignment))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plan": None}
@@ -120,6 +121,7 @@ class DepthwiseConv(nn.Module):
             where["output_padding"] = module.output_padding
         self.convolve: Any = partial((TRANSPOSED if self.transposed else CONVOLUTIONS)[spatial_dims], **where)
 
+    @remembered
     def forward(self, streams: Streams) -> Streams:
         return streams.like(map(self._of_stream, streams.parts, streams.pairs.kernels))
 
@@ -140,6 +142,7 @@ class PerStream(nn.Module):
         copies = [module] if shared else [module, *(copy.deepcopy(module) for _ in range(groups - 1))]
         self.streams = nn.ModuleList(copies)
 
+    @remembered
     def forward(self, streams: Streams) -> Streams:
         streams = streams.settled()
         groups = streams.pairs.groups

@@ -12,8 +12,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from filtergroups.groups.elementwise import one_slope
+from filtergroups.groups.passes import Late
 from filtergroups.groups.processes import sum_over_processes, world_size
-from filtergroups.groups.streams import Run, Streams
+from filtergroups.groups.streams import Run, Streams, remembered
 
 
 def _for_groups(tensor: Tensor | None, groups: int) -> Tensor | None:
@@ -43,6 +44,7 @@ class GroupedNorm(nn.Module):
         self.register_buffer("num_batches_tracked", None if tracked is None else tracked.clone())
         self.batch_statistics = False  # at evaluation: normalise by the batch, as the paper does, not by running ones
 
+    @remembered
     def forward(self, streams: Streams) -> Streams:
         momentum = self._momentum() if self.training and self.running_mean is not None else 0.0
         pairs = streams.pairs
@@ -132,7 +134,10 @@ class GroupedGroupNorm(nn.Module):
         self.weight = _parameter(_for_groups(module.weight, groups))
         self.bias = _parameter(_for_groups(module.bias, groups))
 
+    @remembered
     def forward(self, streams: Streams) -> Streams:
+        if isinstance(streams.stitch, Late):
+            streams = streams.settled()  # gates have a part in these statistics
         return streams.like(map(self._of_stream, [streams] * len(streams.parts), range(len(streams.parts))))
 
     def _of_stream(self, streams: Streams, n: int) -> Tensor:
@@ -169,6 +174,7 @@ class GroupedPReLU(nn.Module):
         self.weight = nn.Parameter(cast(Tensor, _for_groups(module.weight, groups)))
         self.owns_input = False  # nobody else holds what it reads, so it may write there
 
+    @remembered
     def forward(self, streams: Streams) -> Streams:
         pairs = streams.pairs
         if self.weight.shape[1] == 1:

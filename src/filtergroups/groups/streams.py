@@ -6,6 +6,7 @@ operation run unchanged on each. To the network's forward code `Streams` is one 
 plain network has there.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -103,11 +104,15 @@ class Streams(torch.Tensor):
     gates: tuple[Tensor, ...] | None
     draw: "Draw"
     stitch: Callable[["Streams"], "Streams"] | None
+    same_in_every_pass: bool
 
     @staticmethod
-    def __new__(cls, parts: Sequence[Tensor], pairs: Layout, *args: Any, **kwargs: Any) -> "Streams":
+    def __new__(
+        cls, parts: Sequence[Tensor], pairs: Layout, gates: Any, draw: "Draw", *args: Any, **kwargs: Any
+    ) -> "Streams":
         first = parts[0]
-        shape = (first.shape[0], pairs.width, *first.shape[2:])
+        batch = first.shape[0] * (draw.copies if draw.computing_once else 1)
+        shape = (batch, pairs.width, *first.shape[2:])
         made: Streams = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=first.dtype, device=first.device)
         return made
 
@@ -124,6 +129,7 @@ class Streams(torch.Tensor):
         self.gates = gates
         self.draw = draw
         self.stitch = stitch
+        self.same_in_every_pass = draw.computing_once
 
     @staticmethod
     def of_image(image: Tensor, draw: "Draw") -> "Streams":
@@ -181,7 +187,7 @@ class Streams(torch.Tensor):
         from filtergroups.groups.operations import run  # the rules need this class
 
         with torch._C.DisableTorchFunctionSubclass():
-            return run(func, args, kwargs or {})
+            return first_streams((*args, *(kwargs or {}).values())).draw.once(run, func, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]  # torch leaves it untyped
@@ -192,6 +198,29 @@ class Streams(torch.Tensor):
             self.family.names[group]: run.size for group, run in zip(self.pairs.groups, self.pairs.kernels, strict=True)
         }
         return f"Streams(width={self.pairs.width}, part={tuple(self.parts[0].shape)}, kernels={sizes})"
+
+
+def first_streams(values: Iterable[Any]) -> Streams:
+    """The first streams among a torch function's arguments, which may be in a list."""
+    for value in values:
+        if isinstance(value, Streams):
+            return value
+        if isinstance(value, (list, tuple)) and any(isinstance(item, Streams) for item in value):
+            return first_streams(value)
+    raise TypeError("expected streams among the arguments, found none")
+
+
+def remembered(forward: Callable[[Any, Streams], Streams]) -> Callable[[Any, Streams], Streams]:
+    """A layer's forward that several passes share where they can."""
+
+    @functools.wraps(forward)
+    def once(layer: Any, streams: Streams) -> Streams:
+        if not isinstance(streams, Streams):
+            return forward(layer, streams)  # which says what is wrong
+        result: Streams = streams.draw.once(forward, layer, streams)
+        return result
+
+    return once
 
 
 def over_space(of_channels: Tensor, features: Tensor) -> Tensor:

@@ -1,0 +1,60 @@
+"""From a grouped network to its compact form."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from filtergroups.compact.passes import compacted, multiplications
+from filtergroups.compact.recording import CannotExport, record_for_any_size
+from filtergroups.compact.steps import CompactNetwork
+from filtergroups.groups.lift import EXAMPLE_SIZES
+from filtergroups.network import GroupedNetwork
+
+
+def compact(
+    network: GroupedNetwork, tasks: Sequence[str] | None = None, *, image_shape: Sequence[int] | None = None
+) -> CompactNetwork:
+    """The plain network that is left when every kernel is in its most probable group.
+
+    Its outputs are those of `network` at evaluation. tasks: only what these need; None: all. image_shape: the spatial
+    size to build it for; None: one that the network can read. Other sizes work where the network's own code allows it.
+    """
+    asked = _asked(network, tasks)
+    with network.evaluating("running"):
+        recording, varies = record_for_any_size(network, _image(network, image_shape))
+    smaller = compacted(recording, asked)
+    made = CompactNetwork(smaller.steps, smaller.weights, smaller.outputs)
+    made.image_shape, made.varies = recording.shapes[0][1:], varies
+    made.multiplications = multiplications(smaller)
+    return made.eval()
+
+
+def _asked(network: GroupedNetwork, tasks: Sequence[str] | None) -> list[str]:
+    known = [task.name for task in network.tasks]
+    for task in tasks or ():
+        if task not in known:
+            raise ValueError(f"a task is one of {known}, found {task!r}; choose one of these")
+    return [task for task in known if tasks is None or task in tasks]
+
+
+def _image(network: GroupedNetwork, image_shape: Sequence[int] | None) -> Tensor:
+    """Two images to record with; noise, as nothing depends on what they show."""
+    weight = next(network.parameters())
+    generator = torch.Generator().manual_seed(0)
+    sizes = [tuple(image_shape)] if image_shape else [(n,) * network.spatial_dims for n in _sizes(network)]
+    problem: Exception | None = None
+    for size in sizes:
+        image = torch.randn(2, network.channels, *size, generator=generator).to(weight.device, weight.dtype)
+        try:
+            with torch.no_grad():
+                network(image)
+        except (RuntimeError, ValueError) as error:
+            problem = error
+        else:
+            return image
+    raise CannotExport(f"the network did not run on images of size {sizes[-1]} ({problem}); pass image_shape")
+
+
+def _sizes(network: GroupedNetwork) -> Sequence[int]:
+    return EXAMPLE_SIZES[network.spatial_dims]
