@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from filtergroups.config import ScansData
+from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
-from filtergroups.data.images import decode, normalised
+from filtergroups.data.images import normalised
 from filtergroups.data.splits import write_atomically
 from filtergroups.restored import Restored, open_run
 from filtergroups.tasks import Classification, Prediction, Regression, Segmentation, Task
 
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}
 BATCH = 32
 
 
@@ -52,7 +52,7 @@ def predict(
     return _predict_images(restored, inputs, out, samples, progress)
 
 
-def found_files(inputs: Sequence[Path], suffixes: set[str]) -> list[Path]:
+def found_files(inputs: Sequence[Path], suffixes: Collection[str]) -> list[Path]:
     files: list[Path] = []
     for path in inputs:
         if path.is_dir():
@@ -71,7 +71,7 @@ def _predict_images(
     samples: int,
     progress: Callable[[str, int, int], None] | None,
 ) -> Predicted:
-    files = found_files(inputs, IMAGE_SUFFIXES)
+    files = found_files(inputs, SUFFIXES)
     constants, network = restored.progress.constants, restored.network
     result = Predicted(written=[out])
     rows: list[dict[str, Any]] = []
