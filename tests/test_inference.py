@@ -1,7 +1,6 @@
 """Predicting files of strangers: one that cannot be read stops no other, and nothing is written over by accident."""
 
 import csv
-import gzip
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from filtergroups.config import Config, make_config
 from filtergroups.data.load import load_data
 from filtergroups.run import Run
 from tests.data.pictures import picture, picture_table, table_tree
+from tests.data.test_grid import claims, long_front
 from tests.data.test_scans import SHAPE, smooth_noise, write, write_patient
 
 
@@ -189,24 +189,6 @@ def test_folders_without_images_and_runs_that_are_none_are_refused(image_run: Pa
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2000])
-
-
-def claims(path: Path, shape: tuple[int, ...], voxel: float = 1.0) -> None:
-    """A few bytes that say they are a scan of this shape."""
-    header = nib.Nifti1Header()
-    header.set_data_dtype(np.int16)
-    header.set_data_shape(shape)
-    header.set_sform(np.diag([voxel, voxel, voxel, 1]), code=1)
-    header["vox_offset"] = 352
-    header["magic"] = b"n+1"
-    path.write_bytes(gzip.compress(header.binaryblock + bytes(1000)))
-
-
-def long_front(path: Path) -> None:
-    image = nib.Nifti1Image(smooth_noise(0), np.eye(4))
-    content = bytearray(image.to_bytes())
-    content[108:112] = np.float32(4e9).tobytes()
-    path.write_bytes(gzip.compress(bytes(content)))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {

@@ -105,9 +105,8 @@ def read_grid(path: Path, spacing: float | None = None) -> Grid:
     grid = Grid(tuple(image.shape), affine, spacing)
     # Resampling goes axis by axis: on its way a volume is as large as the larger of the two along each.
     on_the_way = [max(sizes) for sizes in zip(grid.canonical_shape, grid.shape, strict=True)]
-    _refuse_large(
-        path, on_the_way, 4, f"mend its voxel size, {' × '.join(f'{mm:.3g}' for mm in grid.canonical_sizes)} mm"
-    )
+    voxel = "×".join(f"{millimetres:.3g}" for millimetres in grid.canonical_sizes)
+    _refuse_large(path, on_the_way, 4, f"mend its voxel size, {voxel} mm")
     return grid
 
 
