@@ -41,23 +41,23 @@ def refused(path: Path, said: str) -> None:
 
 
 def in_a_process(program: str, *arguments: object) -> str:
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    command, root = [sys.executable, "-c", program, *map(str, arguments)], Path(__file__).parents[2]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=root).stdout
 
 
 def megabytes_for(path: Path) -> float:
     """How far the memory of a process grows while it decodes a file, whatever becomes of it."""
     program = """
-import contextlib, resource, sys
+import contextlib, sys
 from pathlib import Path
 from filtergroups.data.decoding import decode
 from PIL import Image
+from tests.data.fuzzing import peak_megabytes
 Image.init()
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before = peak()
+before = peak_megabytes()
 with contextlib.suppress(ValueError):
     decode(Path(sys.argv[1]), 16, 3)
-print(peak() - before)
+print(peak_megabytes() - before)
 """
     return float(in_a_process(program, path))
 

@@ -6,7 +6,7 @@ from PIL import Image, TiffImagePlugin
 
 from filtergroups.data.errors import DataError
 
-MOST_PIXELS = 100_000_000
+MOST_PIXELS = 100_000_000  # take up to 0.8 GB while they are decoded, 1.5 GB as WebP
 MOST_BYTES = 400_000_000  # of a file: 100 million pixels of four bytes
 MOST_TILE_PIXELS = 4096 * 4096  # of a TIFF's tile, which may be larger than its image
 MOST_SCANS = 100  # of a JPEG, each a pass over all pixels; files have about ten
