@@ -189,10 +189,14 @@ def predict(
             done = predict_files(run, inputs, out, samples=samples, force=force, progress=bar.preparing)
         finally:
             bar.stop()
-    for problem in done.problems:
-        print(f"error: {problem}", file=sys.stderr)
-    print(f"predicted {done.count} files into {out}" + (f"; {len(done.problems)} failed" if done.problems else ""))
-    raise typer.Exit(1 if done.problems else 0)
+    if done.problems:
+        for problem in done.problems if out.is_dir() else ():  # images say so in the table
+            print(f"error: {problem}", file=sys.stderr)
+        where = "" if out.is_dir() else f": see the error column of {out}"
+        of = done.count + len(done.problems)
+        print(f"{len(done.problems)} of {of} files could not be read{where}", file=sys.stderr)
+        raise typer.Exit(1)
+    print(f"predicted {done.count} files into {out}")
 
 
 def main() -> None:

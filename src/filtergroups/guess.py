@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from filtergroups.data.decoding import decode
 from filtergroups.data.examples import SPLITS, DataError
-from filtergroups.data.images import decode
 from filtergroups.data.table import Row, image_path, read_table
 
 MOST_CLASSES = 20

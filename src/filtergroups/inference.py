@@ -2,7 +2,9 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,13 @@ import numpy as np
 import torch
 
 from filtergroups.config import ScansData
+from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
-from filtergroups.data.images import decode, normalised
+from filtergroups.data.images import normalised
 from filtergroups.data.splits import write_atomically
 from filtergroups.restored import Restored, open_run
 from filtergroups.tasks import Classification, Prediction, Regression, Segmentation, Task
 
-IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}
 BATCH = 32
 
 
@@ -42,26 +44,46 @@ def predict(
 ) -> Predicted:
     """Predict files (or folders of them): images into one CSV, scans into NIfTI volumes in a folder.
 
-    Norms use their running statistics, so that a prediction does not depend on the other files.
+    Norms use their running statistics, so that a prediction does not depend on the other files. Nor does a file stop
+    them that cannot be read: it is among the problems, and an image keeps its row, which says why under `error`.
     """
     restored = open_run(run, checkpoint)
     if restored.scans is not None:
         return _predict_scans(restored, restored.scans, inputs, out, samples, force, progress)
-    if out.exists() and not force:
-        raise DataError(f"{out}: expected a new file, found one; use --force to replace it")
-    return _predict_images(restored, inputs, out, samples, progress)
+    return _predict_images(restored, inputs, out, samples, force, progress)
 
 
-def found_files(inputs: Sequence[Path], suffixes: set[str]) -> list[Path]:
+def found_files(inputs: Sequence[Path], suffixes: Collection[str]) -> list[Path]:
     files: list[Path] = []
     for path in inputs:
-        if path.is_dir():
-            files += [file for file in sorted(path.rglob("*")) if any(file.name.lower().endswith(s) for s in suffixes)]
+        if os.path.isdir(path):  # which never raises
+            inside = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in suffixes and not file.is_dir()]
+            files += inside or [path]  # a folder without any gets a row that says so
         else:
             files.append(path)
-    if not files:
+    if all(map(os.path.isdir, files)):
         raise DataError(f"expected files to predict, found none in {', '.join(map(str, inputs))}; check the paths")
     return files
+
+
+def prepare_output(out: Path, force: bool) -> None:
+    """Before any work: refuse a file that cannot be written or is there already; make its folder."""
+    if out.exists():
+        if not out.is_file():  # nor would a device survive to be replaced
+            raise DataError(f"{out}: expected a file to write, found a folder or device; add a name such as out.csv")
+        if not force:
+            raise DataError(f"{out}: expected a new file, found one; use --force to replace it")
+    prepare_folder(out.parent)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Before any work: make a folder to write to, or refuse it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DataError(f"{folder}: expected a folder to write to, found {error.strerror}; choose another -o") from None
 
 
 def _predict_images(
@@ -69,38 +91,47 @@ def _predict_images(
     inputs: Sequence[Path],
     out: Path,
     samples: int,
+    force: bool,
     progress: Callable[[str, int, int], None] | None,
 ) -> Predicted:
-    files = found_files(inputs, IMAGE_SUFFIXES)
+    files = found_files(inputs, SUFFIXES)
+    prepare_output(out, force)
     constants, network = restored.progress.constants, restored.network
     result = Predicted(written=[out])
     rows: list[dict[str, Any]] = []
     for start in range(0, len(files), BATCH):
-        readable, pixels = [], []
-        for file in files[start : start + BATCH]:
+        readable: dict[int, Any] = {}
+        for number, file in enumerate(files[start : start + BATCH], start=start):
+            rows.append({"file": as_name(file), "error": ""})
             try:
-                pixels.append(decode(file, constants["size"], constants["channels"]))
-                readable.append(file)
+                readable[number] = decode(file, constants["size"], constants["channels"])
             except DataError as error:
+                rows[number]["error"] = str(error)
                 result.problems.append(f"{file}: {error}")
-                rows.append({"file": str(file), "error": str(error)})
         if readable:
-            images = normalised(np.stack(pixels), constants["mean"], constants["deviation"])
+            images = normalised(np.stack(list(readable.values())), constants["mean"], constants["deviation"])
             generator = torch.Generator().manual_seed(restored.config.seed)
             predictions = network.predict(images, restored.passes(samples), generator)
-            rows += image_rows(network.tasks, predictions, readable, restored.names)
+            predicted = image_rows(network.tasks, predictions, [files[number] for number in readable], restored.names)
+            for number, row in zip(readable, predicted, strict=True):
+                rows[number] |= row
             result.count += len(readable)
         if progress is not None:
             progress("predicting", min(start + BATCH, len(files)), len(files))
-    write_atomically(out, as_csv(rows).encode())
+    write_atomically(out, as_csv(rows).encode(errors="backslashreplace"))  # names need not be UTF-8
     return result
+
+
+def as_name(file: Path) -> str:
+    """A file's path as a cell: still its path, but never what a spreadsheet takes for a formula (=, +, −, @)."""
+    return f"./{file}" if str(file)[:1] in "=+-@\t\r" else str(file)
 
 
 def image_rows(
     tasks: Sequence[Task], predictions: dict[str, Prediction], files: Sequence[Path], names: dict[str, list[str]]
 ) -> list[dict[str, Any]]:
     """A row a file: value and spread of each task, and the probabilities of classes."""
-    rows: list[dict[str, Any]] = [{"file": str(file)} for file in files]
+    rows: list[dict[str, Any]] = [{"file": as_name(file)} for file in files]
     for task in tasks:
         prediction = predictions[task.name]
         for n, row in enumerate(rows):
@@ -121,9 +152,14 @@ def image_rows(
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    header = list(dict.fromkeys(key for row in rows for key in row))
+    """Rows as a table, `error` last."""
+    header = sorted(dict.fromkeys(key for row in rows for key in row), key=lambda name: name == "error")
     text = io.StringIO()
-    writer = csv.DictWriter(text, header, restval="", lineterminator="\n")
+    # A lone carriage return ends a line for readers of CSV, but does not make Python's writer quote.
+    returns = any("\r" in str(value) for row in rows for value in row.values())
+    writer = csv.DictWriter(
+        text, header, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
+    )
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -146,11 +182,12 @@ def _predict_scans(
     network = restored.network
     files = _scan_files(inputs, scans)
     result = Predicted()
-    out.mkdir(parents=True, exist_ok=True)
-    for number, (name, file) in enumerate(files, start=1):
-        folder = out / name
+    for folder in (out / name for name in files):
         if folder.exists() and not force:
             raise DataError(f"{folder}: expected a new folder, found one; use --force to replace it")
+    prepare_folder(out)
+    for number, (name, file) in enumerate(files.items(), start=1):
+        folder = out / name
         try:
             image, _, way_back = preprocess_volume(file, scans, restored.progress.constants)
         except DataError as error:
@@ -167,7 +204,7 @@ def _predict_scans(
                 array = to_original_grid(values, way_back)
                 path = folder / f"{task.name}{suffix}.nii.gz"
                 dtype = np.uint8 if nearest else np.float32
-                image_out = nibabel.Nifti1Image(array.astype(dtype), nibabel.load(file).affine)  # type: ignore[attr-defined]  # nibabel leaves load untyped
+                image_out = nibabel.Nifti1Image(array.astype(dtype), way_back.file_affine)
                 write_atomically(path, _gzipped(image_out))
                 result.written.append(path)
         result.count += 1
@@ -183,22 +220,28 @@ def _gzipped(image: Any) -> bytes:
     return gzip.compress(content, compresslevel=3)
 
 
-def _scan_files(inputs: Sequence[Path], scans: ScansData) -> list[tuple[str, Path]]:
-    """(patient, file): a patient's folder, a folder of those, or NIfTI files."""
+def _scan_files(inputs: Sequence[Path], scans: ScansData) -> dict[str, Path]:
+    """Patient -> file: of a patient's folder, a folder of those, or NIfTI files."""
     found: list[tuple[str, Path]] = []
     for path in inputs:
         if (path / scans.input).is_file():
             found.append((path.resolve().name, path / scans.input))
-        elif path.is_dir():
-            found += [
-                (folder.name, folder / scans.input)
-                for folder in sorted(path.iterdir())
-                if (folder / scans.input).is_file()
-            ]
+        elif os.path.isdir(path):
+            inside = [folder / scans.input for folder in sorted(path.iterdir()) if (folder / scans.input).is_file()]
+            found += [(file.parent.name, file) for file in inside] or [(path.resolve().name, path / scans.input)]
+        elif path.name == scans.input:
+            found.append((path.resolve().parent.name, path))
         else:
-            found.append((path.name.removesuffix(".gz").removesuffix(".nii"), path))
-    if not found:
+            found.append((path.name.removesuffix(".gz").removesuffix(".nii") or path.name, path))
+    if all(map(os.path.isdir, inputs)) and not any(file.is_file() for _, file in found):
         raise DataError(
             f"expected scans named {scans.input}, found none in {', '.join(map(str, inputs))}; check the paths"
         )
-    return found
+    files: dict[str, Path] = {}
+    for name, file in found:
+        if files.setdefault(name, file).resolve() != file.resolve():
+            raise DataError(
+                f"expected scans of different names, found {files[name]} and {file}, which would both be written to "
+                f"{name}; predict them one at a time"
+            )
+    return files

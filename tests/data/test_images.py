@@ -10,9 +10,10 @@ import torch
 from PIL import Image
 
 from filtergroups.config import FacesData, make_config
+from filtergroups.data.decoding import decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.faces import load_faces, parse_name
-from filtergroups.data.images import decode, decoded
+from filtergroups.data.images import decoded
 from filtergroups.data.load import check_data, load_data
 from filtergroups.data.splits import read_split, seeded_split, write_split
 from filtergroups.data.table import read_table

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from filtergroups.data.errors import DataError
 from filtergroups.tasks import Task
 
+__all__ = ["SPLITS", "Batch", "Data", "DataError", "Examples", "Volume", "Volumes"]
+
 SPLITS = ("train", "validation", "test")
-
-
-class DataError(ValueError):
-    """Something wrong with a user's data: one line, with the file or column and what to do."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """Where the voxels of a scan are: reading NIfTI, turning to RAS, resampling, and the way back."""
 
+import logging
+import math
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ import torch
 from nibabel import orientations
 from nibabel.affines import voxel_sizes
 from nibabel.filebasedimages import ImageFileError
+from nibabel.openers import ImageOpener
 from nibabel.spatialimages import HeaderDataError
 from nibabel.wrapstruct import WrapStructError
 from numpy.typing import NDArray
@@ -20,8 +24,17 @@ from torch import Tensor
 
 from filtergroups.data.examples import DataError
 
+# nibabel's remarks on headers go to stderr, and do not say which file they are about.
+nib.imageglobals.logger.setLevel(logging.CRITICAL)
+
 # What nibabel, gzip and numpy raise for files that are cut short or are something else.
-UNREADABLE = (OSError, EOFError, ValueError, TypeError, zlib.error, ImageFileError, HeaderDataError, WrapStructError)
+UNREADABLE = (
+    OSError, EOFError, ValueError, TypeError, OverflowError, MemoryError,
+    zlib.error, ImageFileError, HeaderDataError, WrapStructError,
+)  # fmt: skip
+MOST_BYTES = 2_000_000_000  # of a scan in memory: a header can claim any size, and a small .nii.gz can hold it
+DEFLATE_RATIO = 1032  # what gzip packs a byte of zeros by, at most
+MOST_BYTES_IN_FRONT = 100_000_000  # of the voxels: extensions of the header, which are read with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +96,18 @@ def read_grid(path: Path, spacing: float | None = None) -> Grid:
     affine = np.asarray(image.affine, dtype=np.float64)
     if len(image.shape) != 3:
         raise DataError(f"{path}: expected a scan with 3 axes, found {_times(image.shape)}; split it into volumes")
-    if 0 in image.shape:
+    if min(image.shape) < 1:
         raise DataError(f"{path}: expected a scan with voxels, found {_times(image.shape)}; export it again")
-    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-9:
+    _refuse_large(path, image.shape, image.get_data_dtype().itemsize, "crop it")
+    _refuse_small_file(path, image)
+    if not _places_voxels(affine):
         raise DataError(f"{path}: expected an affine that places the voxels, found a singular one; mend the header")
-    return Grid(tuple(image.shape), affine, spacing)
+    grid = Grid(tuple(image.shape), affine, spacing)
+    # Resampling goes axis by axis: on its way a volume is as large as the larger of the two along each.
+    on_the_way = [max(sizes) for sizes in zip(grid.canonical_shape, grid.shape, strict=True)]
+    voxel = "×".join(f"{millimetres:.3g}" for millimetres in grid.canonical_sizes)
+    _refuse_large(path, on_the_way, 4, f"mend its voxel size, {voxel} mm")
+    return grid
 
 
 def read_values(path: Path, *, finite: bool = True) -> NDArray[np.float32]:
@@ -178,15 +198,55 @@ def interpolate(values: Tensor, positions: Sequence[Tensor], *, nearest: bool = 
 
 
 def _open(path: Path) -> Any:
-    if not path.is_file():
+    if not os.path.isfile(path):  # which never raises
         raise DataError(f"{path}: expected a NIfTI file, found none; add it")
     try:
+        _refuse_long_front(path)
         image = nib.load(path, mmap=False)  # a file that changes while it is mapped would end the process
+    except DataError:
+        raise
     except UNREADABLE as error:
         raise _unreadable(path, error) from None
     if not isinstance(image, nib.nifti1.Nifti1Pair):
         raise DataError(f"{path}: expected a NIfTI file, found {type(image).__name__}; convert it")
     return image
+
+
+def _refuse_long_front(path: Path) -> None:
+    """Before nibabel reads all that its header says lies in front of the voxels."""
+    with ImageOpener(str(path)) as file:
+        start = file.read(nib.Nifti2Header.sizeof_hdr)
+    for kind in (nib.Nifti1Header, nib.Nifti2Header):
+        if kind.may_contain_header(start):
+            offset = float(kind(start[: kind.sizeof_hdr], check=False)["vox_offset"])
+            if not offset <= MOST_BYTES_IN_FRONT:
+                raise DataError(f"{path}: expected voxels behind the header, found them {offset:.4g} bytes on; mend it")
+
+
+def _refuse_large(path: Path, shape: Sequence[int], itemsize: int, remedy: str) -> None:
+    size = math.prod(map(int, shape)) * max(itemsize, 4)  # voxels become 32-bit floats
+    if size > MOST_BYTES:
+        raise DataError(
+            f"{path}: expected a scan of at most {MOST_BYTES} bytes, found {size} ({_times(shape)} voxels); {remedy}"
+        )
+
+
+def _refuse_small_file(path: Path, image: Any) -> None:
+    """Before memory is asked for: a file that cannot hold the voxels that its header claims."""
+    file = Path(image.file_map["image"].filename)
+    size = math.prod(image.shape) * image.get_data_dtype().itemsize
+    most = {".nii": 1, ".img": 1, ".gz": DEFLATE_RATIO}.get(file.suffix.lower())
+    if most is not None and file.is_file() and size > most * file.stat().st_size:
+        raise DataError(
+            f"{path}: expected a readable NIfTI file, found one too short for its {_times(image.shape)} voxels; "
+            "export it again"
+        )
+
+
+def _places_voxels(affine: NDArray[np.float64]) -> bool:
+    if not (np.abs(affine) < 1e9).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-9:
+        return False
+    return bool(np.isfinite(orientations.io_orientation(affine)).all())
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

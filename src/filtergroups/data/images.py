@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,16 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from filtergroups.config import ImageData
+from filtergroups.data.decoding import decode, normalised_array
 from filtergroups.data.examples import Batch, Data, DataError, Examples
 from filtergroups.data.splits import write_atomically
 from filtergroups.tasks import Task
 
-FORMAT = 1  # of the cache: raise it when decoding changes
-MOST_PIXELS = 100_000_000  # larger pictures are refused before they are decoded
+FORMAT = 2  # of the cache: raise it when decoding changes
 
 Progress = Callable[[str, int, int], None]
 
@@ -31,38 +29,6 @@ def cache_folder(given: Path | None) -> Path:
     if given is not None:
         return given
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "filtergroups"
-
-
-def decode(path: Path, size: int, channels: int, *, labels: bool = False) -> np.ndarray[Any, Any]:
-    """An image file as size × size × channels bytes; label maps (size × size) keep their values."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                if image.width * image.height > MOST_PIXELS:
-                    raise DataError(f"at most {MOST_PIXELS} pixels, found {image.width} × {image.height}")
-                return _pixels(image, size, channels, labels)
-    except DataError:
-        raise
-    except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError, Warning) as error:
-        raise DataError(f"expected an image, found {_reason(error)}") from None
-
-
-def _pixels(image: Image.Image, size: int, channels: int, labels: bool) -> np.ndarray[Any, Any]:
-    if labels:
-        plain = image if image.mode in ("P", "L", "1") else image.convert("L")
-        return np.asarray(plain.resize((size, size), Image.Resampling.NEAREST), dtype=np.uint8)
-    image.draft("RGB" if channels == 3 else "L", (2 * size, 2 * size))  # a JPEG decodes faster at less than full size
-    upright: Image.Image = ImageOps.exif_transpose(image)
-    if upright.mode.startswith("I"):  # 16 bits: keep the upper 8
-        upright = Image.fromarray((np.asarray(upright).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
-    converted = upright.convert("RGB" if channels == 3 else "L")
-    resized = converted.resize((size, size), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    return np.asarray(resized, dtype=np.uint8).reshape(size, size, channels)
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def decoded(
@@ -166,12 +132,7 @@ def channel_statistics(images: np.ndarray[Any, Any], rows: Sequence[int]) -> tup
 
 def normalised(images: np.ndarray[Any, Any], mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
     """N × size × size × channels bytes as N × channels × size × size, zero mean and unit variance by channel."""
-    scale = 1 / (255.0 * np.asarray(deviation, dtype=np.float32))
-    shift = np.asarray(mean, dtype=np.float32) / np.asarray(deviation, dtype=np.float32)
-    values = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float()
-    return values.mul_(torch.from_numpy(scale.astype(np.float32)).reshape(1, -1, 1, 1)).sub_(
-        torch.from_numpy(shift).reshape(1, -1, 1, 1)
-    ).contiguous()  # fmt: skip
+    return torch.from_numpy(normalised_array(images, mean, deviation))
 
 
 class ImageExamples(Examples):
