@@ -21,7 +21,7 @@ from filtergroups.statistics import Kind
 LEVEL = 0.9  # of the intervals
 NORMAL_QUANTILE = 1.645  # standard deviations on either side that hold 90 % of a normal distribution
 BOUNDS = (0.05, 20.0)  # of T: where every example is predicted right, the likelihood would have it at 0
-FEWEST = math.ceil(LEVEL / (1 - LEVEL))  # with fewer examples no interval is sure to hold 90 % of the next
+FEWEST = 9  # = LEVEL / (1 − LEVEL): with fewer examples no interval is sure to hold 90 % of the next
 TINY = torch.finfo(torch.float32).tiny
 
 
