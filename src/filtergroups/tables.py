@@ -60,7 +60,9 @@ def _calibration(by_task: dict[str, Any]) -> list[str]:
     for task, found in by_task.items():
         for key, text in CALIBRATION.items():
             if key in found:
-                rows.append((task, text, _number(found[key]), _number(found[f"{key}_corrected"])))
+                # One pass has no spread, and so no interval of its own.
+                given = key in ("ece", "nll") or found["width"]
+                rows.append((task, text, _number(found[key] if given else None), _number(found[f"{key}_corrected"])))
     return _aligned(rows)
 
 
