@@ -77,9 +77,10 @@ def small_phantom(folder):
 
 
 def test_the_commands_for_a_table_run(tmp_path):
-    picture_table(tmp_path)
-    assert run_section("Your own table of images", tmp_path) == ["init", "data", "train", "evaluate", "predict"]
-    assert (tmp_path / "predictions.csv").read_text().count("\n") == 61
+    picture_table(tmp_path, count=150)
+    ran = run_section("Your own table of images", tmp_path)
+    assert ran == ["init", "data", "train", "calibrate", "evaluate", "predict"]
+    assert (tmp_path / "predictions.csv").read_text().count("\n") == 151
 
 
 def test_the_commands_for_faces_run(tmp_path):

@@ -20,8 +20,10 @@ from filtergroups.config import dump_config, make_config
 from filtergroups.data.examples import DataError
 from filtergroups.evaluation import evaluate
 from filtergroups.inference import predict
+from filtergroups.restored import open_run
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import learning_rate_at, temperature_at
+from filtergroups.statistics import statistics_for
 from filtergroups.training import Diverged, resume, train
 from tests.data.pictures import face_folder, picture_table, table_tree
 
@@ -153,6 +155,7 @@ def test_killed_at_random_and_resumed_a_run_ends_with_the_same_weights(folder, t
     assert kills == 5
     assert_same_weights(weights_of(run), weights_of(whole))
     assert_same_weights(weights_of(run, "best"), weights_of(whole, "best"))
+    assert Run(run).statistics("best").read_bytes() == Run(whole).statistics("best").read_bytes()
     assert Run(run).metrics() == Run(whole).metrics()
 
 
@@ -187,6 +190,10 @@ def test_two_processes_train_the_network_that_one_does(folder, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     first, second = weights_of(one), weights_of(two)
+    statistics = Run(two).statistics("best").read_bytes()  # made by one of the processes, as if it were alone
+    Run(two).statistics("best").unlink()
+    statistics_for(open_run(two), "mode")
+    assert Run(two).statistics("best").read_bytes() == statistics
     compared = 0
     for name, value in first.items():
         # A bias before a batch norm has no gradient but rounding, which Adam turns into steps without any effect.

@@ -7,13 +7,15 @@ fg.objective(net, outputs, labels).total.backward()
 net.predict(images, samples=50, generator=g)       # per task: value, spread
 
 config = fg.load_config("my.toml")                 # what the command line does, in one call each
-fg.train(config, "runs/my"); fg.evaluate("runs/my"); fg.predict("runs/my", ["image.jpg"], "out.csv")
+fg.train(config, "runs/my"); fg.calibrate("runs/my"); fg.evaluate("runs/my")
+fg.predict("runs/my", ["image.jpg"], "out.csv")
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from filtergroups.baselines import METHODS
+    from filtergroups.calibration import calibrate
     from filtergroups.config import load_config
     from filtergroups.evaluation import evaluate
     from filtergroups.groups.annealing import anneal
@@ -41,6 +43,7 @@ __all__ = [
     "Regression",
     "Segmentation",
     "anneal",
+    "calibrate",
     "evaluate",
     "family",
     "highresnet",
@@ -56,6 +59,7 @@ __all__ = [
 # Where each name lives: it is imported when it is first used, so that the command line answers at once.
 _HOMES = {
     "baselines": ("METHODS",),
+    "calibration": ("calibrate",),
     "config": ("load_config",),
     "evaluation": ("evaluate",),
     "groups.annealing": ("anneal",),

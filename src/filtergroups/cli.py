@@ -149,7 +149,7 @@ def evaluate(
     samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
     by: Annotated[str | None, typer.Option(help="a column to report results by")] = None,
     checkpoint: Annotated[str, typer.Option(help="best, last or best-TASK")] = "best",
-    statistics: Annotated[str | None, typer.Option(help="of the norms: batch (the paper) or running")] = None,
+    statistics: Annotated[str | None, typer.Option(help="of norms: batch (the paper), running or recalibrated")] = None,
 ) -> None:
     """Measure a trained network; the table is printed and kept in the run's results.json."""
     with one_line_errors():
@@ -158,8 +158,8 @@ def evaluate(
 
         if split not in ("train", "validation", "test"):
             raise ValueError(f"--split is train, validation or test, found {split!r}")
-        if statistics not in (None, "batch", "running"):
-            raise ValueError(f"--statistics is batch or running, found {statistics!r}")
+        if statistics not in (None, "batch", "running", "recalibrated"):
+            raise ValueError(f"--statistics is batch, running or recalibrated, found {statistics!r}")
         bar = progress_bar()
         try:
             result = evaluate_run(
@@ -173,12 +173,33 @@ def evaluate(
 
 
 @app.command()
+def calibrate(
+    run: RunFolder,
+    samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
+    checkpoint: Annotated[str, typer.Option(help="best, last or best-TASK")] = "best",
+) -> None:
+    """Correct intervals and probabilities by one number a task, fitted on the validation part."""
+    with one_line_errors():
+        from filtergroups.calibration import calibrate as calibrate_run
+        from filtergroups.tables import calibration_table
+
+        bar = progress_bar()
+        try:
+            result = calibrate_run(run, samples=samples, checkpoint=checkpoint, progress=bar.preparing)
+        finally:
+            bar.stop()
+        print(calibration_table(result))
+        print(f"kept in {run / 'calibration.json'}; held-out figures: filtergroups evaluate {run}")
+
+
+@app.command()
 def predict(
     run: RunFolder,
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT...", help="images, scans, or folders of them")],
     out: Annotated[Path, typer.Option("-o", "--out", help="a CSV for images, a folder for scans")],
     samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
     force: Force = False,
+    intervals: Annotated[bool, typer.Option("--intervals", help="for scans: write the 90 % interval too")] = False,
 ) -> None:
     """Predict a user's own files, with the spread."""
     with one_line_errors():
@@ -186,9 +207,13 @@ def predict(
 
         bar = progress_bar()
         try:
-            done = predict_files(run, inputs, out, samples=samples, force=force, progress=bar.preparing)
+            done = predict_files(
+                run, inputs, out, samples=samples, force=force, intervals=intervals, progress=bar.preparing
+            )
         finally:
             bar.stop()
+    for note in done.notes:
+        print(note)
     if done.problems:
         for problem in done.problems if out.is_dir() else ():  # images say so in the table
             print(f"error: {problem}", file=sys.stderr)

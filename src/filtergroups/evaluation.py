@@ -2,20 +2,25 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from filtergroups.calibration import CalibrationMeter, batch_of_one
 from filtergroups.config import Config, PhantomData
+from filtergroups.correction import load_corrections
 from filtergroups.data.examples import DataError, Examples, Volumes
 from filtergroups.data.load import load_data
 from filtergroups.measuring import Meter, measure_plain, predicted
 from filtergroups.network import Statistics
 from filtergroups.restored import Restored, open_run
 from filtergroups.run import RunError
+from filtergroups.statistics import Kind, use_recalibrated
 from filtergroups.volumes import measure_volume, over_patients, plain_predictions, predict_volume
 
 Step = Callable[[str, int, int], None]
+Norms = Literal["batch", "running", "recalibrated"]
+NORMS = ("batch", "running", "recalibrated")
 
 
 def evaluate(
@@ -27,31 +32,48 @@ def evaluate(
     samples: int = 50,
     by: str | None = None,
     checkpoint: str = "best",
-    statistics: Statistics | None = None,
+    statistics: Norms | None = None,
     progress: Step | None = None,
 ) -> dict[str, Any]:
     """Metrics of a run on a part of its data, or of a folder of the same kind that it never saw.
 
     samples: Monte Carlo passes; 0: the mode network. by: a column to report results by. statistics: of the norms; None:
-    those of the batch for images, as in the paper, and running ones for scans. The result is also kept in the run's
-    results.json.
+    those of the batch for images, as in the paper, and recalibrated ones for scans, as in `predict`. The result is also
+    kept in the run's results.json; its calibration is as predicted and, after `calibrate`, as corrected.
     """
+    if statistics not in (None, *NORMS):
+        raise ValueError(f"statistics is one of {list(NORMS)}, found {statistics!r}; choose one")
     restored = open_run(run, checkpoint)
     config = moved(restored.config, data, split_file)
     found = load_data(config, constants=restored.progress.constants, parts=(split,), progress=progress)
     samples = restored.passes(samples)
-    if split in found.volumes:
-        result = _of_volumes(restored, found.volumes[split], samples, statistics or "running", progress)
-    elif split in found.parts:
-        result = _of_images(restored, found.parts[split], samples, statistics or "batch", by, progress)
-    else:
+    if split not in found.parts:
         raise DataError(f"expected examples in the part '{split}', found none; use --split or --split-file")
+    statistics = statistics or ("recalibrated" if split in found.volumes else "batch")
+    notes = []
+    if statistics == "recalibrated" and (warning := use_recalibrated(restored, samples, progress)):
+        statistics = "running"
+        notes.append(warning)
+    norms: Statistics = "batch" if statistics == "batch" else "running"
+    kind: Kind = "sampled" if samples else "mode"
+    corrections, stale = load_corrections(restored.run, kind, restored.progress.step)
+    notes += [stale] if stale else []
+    if corrections and statistics == "batch":
+        notes.append("corrections were fitted with recalibrated norms, as `predict` has them, not those of the batch")
+    meter = CalibrationMeter(restored.tasks, corrections)
+    if split in found.volumes:
+        result = _of_volumes(restored, found.volumes[split], samples, norms, meter, progress)
+    else:
+        result = _of_images(restored, found.parts[split], samples, norms, by, meter, progress)
     result = {
         "split": split,
         "samples": samples,
         "checkpoint": checkpoint,
         "data": str(data) if data else None,
+        "statistics": statistics,
         **result,
+        "calibration": meter.results(),
+        "notes": notes,
     }
     try:
         restored.run.save_result(result)
@@ -79,7 +101,13 @@ def moved(config: Config, root: Path | None, split_file: Path | None) -> Config:
 
 
 def _of_images(
-    restored: Restored, part: Examples, samples: int, statistics: Statistics, by: str | None, progress: Step | None
+    restored: Restored,
+    part: Examples,
+    samples: int,
+    statistics: Statistics,
+    by: str | None,
+    calibration: CalibrationMeter,
+    progress: Step | None,
 ) -> dict[str, Any]:
     size, tasks = restored.config.training.batch_size, restored.tasks
     meter = Meter(tasks)
@@ -91,6 +119,7 @@ def _of_images(
         temperature=restored.temperature, statistics=statistics,
     ):  # fmt: skip
         meter.add(predictions, batch)
+        calibration.add(predictions, batch.labels, batch.masks)
         for group in {groups[index] for index in indices} if by else ():
             chosen = torch.tensor([n for n, index in enumerate(indices) if groups[index] == group])
             meters[group].add({k: p.chosen(chosen) for k, p in predictions.items()}, batch.chosen(chosen))
@@ -105,7 +134,12 @@ def _of_images(
 
 
 def _of_volumes(
-    restored: Restored, volumes: Volumes, samples: int, statistics: Statistics, progress: Step | None
+    restored: Restored,
+    volumes: Volumes,
+    samples: int,
+    statistics: Statistics,
+    calibration: CalibrationMeter,
+    progress: Step | None,
 ) -> dict[str, Any]:
     assert restored.scans is not None
     tasks, bone = restored.tasks, restored.scans.bone_above
@@ -116,6 +150,7 @@ def _of_volumes(
             temperature=restored.temperature, statistics=statistics,
         )  # fmt: skip
         patients.append(measure_volume(tasks, predictions, volume, restored.names, bone))
+        calibration.add(*batch_of_one(predictions, volume))
         answers = plain_predictions(tasks, volume, restored.progress.plain)
         plain.append(measure_volume(tasks, answers, volume, restored.names, bone))
         if progress is not None:

@@ -4,20 +4,24 @@ import csv
 import io
 import os
 import tempfile
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from filtergroups.config import ScansData
+from filtergroups.correction import Correction, half_width, load_corrections, tempered
 from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.images import normalised
 from filtergroups.data.splits import write_atomically
 from filtergroups.restored import Restored, open_run
+from filtergroups.run import RunError
+from filtergroups.statistics import use_recalibrated
 from filtergroups.tasks import Classification, Prediction, Regression, Segmentation, Task
 
 BATCH = 32
@@ -30,6 +34,7 @@ class Predicted:
     written: list[Path] = field(default_factory=list)
     count: int = 0
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what a reader of the values should know
 
 
 def predict(
@@ -40,17 +45,46 @@ def predict(
     samples: int = 50,
     checkpoint: str = "best",
     force: bool = False,
+    intervals: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Predicted:
     """Predict files (or folders of them): images into one CSV, scans into NIfTI volumes in a folder.
 
-    Norms use their running statistics, so that a prediction does not depend on the other files. Nor does a file stop
-    them that cannot be read: it is among the problems, and an image keeps its row, which says why under `error`.
+    Norms use statistics of the training data, so that a prediction does not depend on the other files. Nor does a file
+    stop them that cannot be read: it is among the problems, and an image keeps its row, which says why under `error`.
+    Intervals (90 %) and probabilities are corrected after `calibrate`; intervals: write those of scans too.
     """
     restored = open_run(run, checkpoint)
+    samples = restored.passes(samples)
+    corrections, notes = _corrections(restored, samples)
+    if intervals and restored.scans is not None and not samples and not corrections:
+        raise RunError(f"--intervals: {notes[0]}")
+    if restored.scans is None:
+        prepare_output(out, force)
+    if warning := use_recalibrated(restored, samples, progress):
+        notes.append(warning)
+    # A gate for each example would make a prediction depend on its place among the files.
+    restored.network.per_example = False
     if restored.scans is not None:
-        return _predict_scans(restored, restored.scans, inputs, out, samples, force, progress)
-    return _predict_images(restored, inputs, out, samples, force, progress)
+        done = _predict_scans(restored, restored.scans, inputs, out, samples, force, progress, corrections, intervals)
+    else:
+        done = _predict_images(restored, inputs, out, samples, progress, corrections)
+    return replace(done, notes=notes)
+
+
+def _corrections(restored: Restored, samples: int) -> tuple[dict[str, Correction], list[str]]:
+    """The tasks' corrections, and a line that says what they are."""
+    run = restored.run
+    found, stale = load_corrections(run, "sampled" if samples else "mode", restored.progress.step)
+    names = [task.name for task in restored.tasks]
+    remedy = f"`filtergroups calibrate {run.path}{'' if samples else ' --samples 0'}` corrects them"
+    without = [name for name in names if name not in found]
+    if not without:
+        return found, ["90 % intervals and probabilities are corrected on the validation part"]
+    if found:
+        return found, [f"90 % intervals and probabilities are corrected, but not those of {', '.join(without)}"]
+    what = "are not corrected" if samples else "are not corrected: one pass has no spread, so there are no intervals"
+    return found, [f"90 % intervals and probabilities {what}; {stale + '; ' if stale else ''}{remedy}"]
 
 
 def found_files(inputs: Sequence[Path], suffixes: Collection[str]) -> list[Path]:
@@ -91,11 +125,10 @@ def _predict_images(
     inputs: Sequence[Path],
     out: Path,
     samples: int,
-    force: bool,
     progress: Callable[[str, int, int], None] | None,
+    corrections: Mapping[str, Correction],
 ) -> Predicted:
     files = found_files(inputs, SUFFIXES)
-    prepare_output(out, force)
     constants, network = restored.progress.constants, restored.network
     result = Predicted(written=[out])
     rows: list[dict[str, Any]] = []
@@ -111,8 +144,10 @@ def _predict_images(
         if readable:
             images = normalised(np.stack(list(readable.values())), constants["mean"], constants["deviation"])
             generator = torch.Generator().manual_seed(restored.config.seed)
-            predictions = network.predict(images, restored.passes(samples), generator)
-            predicted = image_rows(network.tasks, predictions, [files[number] for number in readable], restored.names)
+            predictions = network.predict(images, samples, generator, temperature=restored.temperature)
+            predicted = image_rows(
+                network.tasks, predictions, [files[number] for number in readable], restored.names, corrections
+            )
             for number, row in zip(readable, predicted, strict=True):
                 rows[number] |= row
             result.count += len(readable)
@@ -128,27 +163,47 @@ def as_name(file: Path) -> str:
 
 
 def image_rows(
-    tasks: Sequence[Task], predictions: dict[str, Prediction], files: Sequence[Path], names: dict[str, list[str]]
+    tasks: Sequence[Task],
+    predictions: dict[str, Prediction],
+    files: Sequence[Path],
+    names: dict[str, list[str]],
+    corrections: Mapping[str, Correction],
 ) -> list[dict[str, Any]]:
-    """A row a file: value and spread of each task, and the probabilities of classes."""
+    """A row a file: value and spread of each task, the 90 % interval or the probabilities of classes."""
     rows: list[dict[str, Any]] = [{"file": as_name(file)} for file in files]
     for task in tasks:
-        prediction = predictions[task.name]
+        prediction, correction = predictions[task.name], corrections.get(task.name)
+        low, high = interval(prediction, correction)
+        probabilities = prediction.probabilities
+        if probabilities is not None and correction is not None:
+            probabilities = tempered(probabilities, correction.value)
         for n, row in enumerate(rows):
             if isinstance(task, Regression):
                 row[task.name] = f"{prediction.value[n].item():.6g}"
                 row[f"{task.name}_std"] = f"{prediction.spread[n].item():.4g}"
+                # One pass without a correction knows nothing of its error: an interval of no width would be a lie.
+                known = correction is not None or bool(prediction.spread[n] > 0)
+                row[f"{task.name}_low"] = f"{low[n].item():.6g}" if known else ""
+                row[f"{task.name}_high"] = f"{high[n].item():.6g}" if known else ""
             elif isinstance(task, Classification):
-                assert prediction.probabilities is not None
+                assert probabilities is not None
+                assert prediction.mutual_information is not None
                 classes = names.get(task.name) or [str(c) for c in range(task.classes)]
                 row[task.name] = classes[int(prediction.value[n])]
                 row[f"{task.name}_entropy"] = f"{prediction.spread[n].item():.4g}"
+                row[f"{task.name}_mutual_information"] = f"{prediction.mutual_information[n].item():.4g}"
                 for c, label in enumerate(classes):
-                    row[f"{task.name}_p_{label}"] = f"{prediction.probabilities[n, c].item():.4g}"
+                    row[f"{task.name}_p_{label}"] = f"{probabilities[n, c].item():.4g}"
             else:
                 row[f"{task.name}_mean"] = f"{prediction.value[n].float().mean().item():.6g}"
                 row[f"{task.name}_mean_spread"] = f"{prediction.spread[n].mean().item():.4g}"
     return rows
+
+
+def interval(prediction: Prediction, correction: Correction | None) -> tuple[Tensor, Tensor]:
+    """The lower and upper end of the 90 % interval of real values."""
+    half = half_width(prediction.spread, correction)
+    return prediction.value - half, prediction.value + half
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
@@ -173,6 +228,8 @@ def _predict_scans(
     samples: int,
     force: bool,
     progress: Callable[[str, int, int], None] | None,
+    corrections: Mapping[str, Correction],
+    intervals: bool,
 ) -> Predicted:
     import nibabel
 
@@ -194,13 +251,18 @@ def _predict_scans(
             result.problems.append(str(error))
             continue
         predictions = predict_volume(
-            network, image, **restored.windows, samples=restored.passes(samples), seed=restored.config.seed
-        )
+            network, image, **restored.windows, samples=samples, seed=restored.config.seed,
+            temperature=restored.temperature,
+        )  # fmt: skip
         for task in network.tasks:
             prediction = predictions[task.name]
             labels = isinstance(task, Segmentation)
             spread = "entropy" if labels else "std"
-            for suffix, values, nearest in (("", prediction.value, labels), (f"_{spread}", prediction.spread, False)):
+            volumes = [("", prediction.value, labels), (f"_{spread}", prediction.spread, False)]
+            if intervals and not labels:
+                low, high = interval(prediction, corrections.get(task.name))
+                volumes += [("_low", low, False), ("_high", high, False)]
+            for suffix, values, nearest in volumes:
                 array = to_original_grid(values, way_back)
                 path = folder / f"{task.name}{suffix}.nii.gz"
                 dtype = np.uint8 if nearest else np.float32

@@ -1,7 +1,7 @@
 """The run folder: where training, evaluation and reports meet.
 
 config.toml  metrics.jsonl  assignments/  results.json  log.txt  tensorboard/
-last.safetensors  best.safetensors  best-TASK.safetensors
+last.safetensors  best.safetensors  best-TASK.safetensors  statistics-CHECKPOINT.safetensors  calibration.json
 """
 
 import json
@@ -72,6 +72,14 @@ class Run:
 
     def checkpoint(self, name: str) -> Path:
         return self.path / f"{name}.safetensors"
+
+    def statistics(self, checkpoint: str) -> Path:
+        """Norm statistics of a checkpoint, recalibrated over the training data."""
+        return self.path / f"statistics-{checkpoint}.safetensors"
+
+    @property
+    def calibration(self) -> Path:
+        return self.path / "calibration.json"
 
     def log(self, text: str) -> None:
         with (self.path / "log.txt").open("a", encoding="utf-8") as file:

@@ -6,7 +6,8 @@ from typing import Any
 def results_table(result: dict[str, Any]) -> str:
     """Every metric beside what one gets without looking at the image."""
     passes = f"{result['samples']} passes" if result["samples"] else "the mode network"
-    lines = [f"{result['split']} part, {result['examples']} examples, {passes}"]
+    norms = f", {result['statistics']} norm statistics" if "statistics" in result else ""
+    lines = [f"{result['split']} part, {result['examples']} examples, {passes}{norms}"]
     rows: list[tuple[str, ...]] = [("task", "metric", "", "network", "plain answer")]
     for task, metrics in result["tasks"].items():
         for metric, value in metrics.items():
@@ -18,6 +19,8 @@ def results_table(result: dict[str, Any]) -> str:
             elif not isinstance(value, list):
                 rows.append((task, metric, "", _number(value), _number(plain)))
     lines += _aligned(rows)
+    if result.get("calibration"):
+        lines += ["", *_calibration(result["calibration"])]
     for column, groups in result.get("by", {}).items():
         metrics = [
             (task, metric)
@@ -29,7 +32,38 @@ def results_table(result: dict[str, Any]) -> str:
         for group in sorted(groups, key=_natural):
             table.append((group, *(_number(groups[group][task][metric]) for task, metric in metrics)))
         lines += ["", *_aligned(table)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *result.get("notes", ())])
+
+
+CALIBRATION = {
+    "coverage": "90 % interval, coverage",
+    "width": "90 % interval, width",
+    "ece": "expected calibration error",
+    "nll": "negative log likelihood",
+}
+
+
+def calibration_table(result: dict[str, Any]) -> str:
+    """What was fitted, and the calibration of the part that it was fitted to."""
+    passes = f"{result['samples']} passes" if result["samples"] else "the mode network"
+    meaning = {"scale": "interval: ± {} × spread", "constant": "interval: ± {}", "temperature": "temperature {}"}
+    lines = [f"fitted on the validation part, {passes}"]
+    rows: list[tuple[str, ...]] = []
+    for name, fitted in result["tasks"].items():
+        rows.append((name, meaning[fitted["kind"]].format(f"{fitted['value']:.4g}"), f"{fitted['examples']} values"))
+    lines += _aligned(rows)
+    return "\n".join([*lines, "", *_calibration(result["validation"]), *result["notes"]])
+
+
+def _calibration(by_task: dict[str, Any]) -> list[str]:
+    rows: list[tuple[str, ...]] = [("task", "calibration", "as predicted", "corrected")]
+    for task, found in by_task.items():
+        for key, text in CALIBRATION.items():
+            if key in found:
+                # One pass has no spread, and so no interval of its own.
+                given = key in ("ece", "nll") or found["width"]
+                rows.append((task, text, _number(found[key] if given else None), _number(found[f"{key}_corrected"])))
+    return _aligned(rows)
 
 
 def _natural(text: str) -> tuple[int, str]:

@@ -151,6 +151,10 @@ class Task(ABC):
         """Fresh metrics by name; feed each with `measured`."""
 
     @abstractmethod
+    def known(self, label: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Where there is a label: true or false, in the label's shape."""
+
+    @abstractmethod
     def measured(self, prediction: Prediction, label: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Predicted and true values of what is labelled, flat, as the metrics take them."""
 
@@ -211,6 +215,9 @@ class _Real(Task):
 
     def accumulator(self) -> Accumulator:
         return RealAccumulator(self.scale, self.offset)
+
+    def known(self, label: Tensor, mask: Tensor | None = None) -> Tensor:
+        return _known(label, mask)
 
     def measured(self, prediction: Prediction, label: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         known = _known(label, mask)
@@ -284,6 +291,9 @@ class _Classes(Task):
 
     def accumulator(self) -> Accumulator:
         return ClassAccumulator(self.classes)
+
+    def known(self, label: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._target(label, mask) >= 0
 
     def measured(self, prediction: Prediction, label: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         target = self._target(label, mask)

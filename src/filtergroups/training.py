@@ -32,6 +32,7 @@ from filtergroups.progress import Reporter, Silent
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import generator_for, learning_rate_at, seed_for, temperature_at
 from filtergroups.signals import stop_signals
+from filtergroups.statistics import load_statistics, recalibrated, save_statistics
 from filtergroups.weighting import TaskWeights
 
 LOG_EVERY = 20
@@ -354,11 +355,29 @@ class Trainer:
     def _finish(self) -> None:
         if self.fabric.is_global_zero and not self.run.checkpoint("best").exists():
             shutil.copyfile(self.run.checkpoint("last"), self.run.checkpoint("best"))
+        if self.fabric.is_global_zero:
+            self._recalibrate("best")
         if self.writer is not None:
             self.writer.close()
         self.report.step(self.steps, "done")
         if self.busy:
             self._say(f"done: {self.busy:.0f} s of training, {self.waited / self.busy:.1%} of it waiting for data")
+
+    def _recalibrate(self, checkpoint: str) -> None:
+        """Norm statistics of the network that will be used, over the training data; made once a checkpoint."""
+        file, path = self.run.checkpoint(checkpoint), self.run.statistics(checkpoint)
+        progress, tensors = load_checkpoint(file)
+        network = build_network(self.config, self.data)
+        restore(network, progress, tensors, file)
+        if load_statistics(path, network, progress.step) is not None:
+            return
+        sets = recalibrated(
+            network.to(self.fabric.device), self.part, batch_size=self.training.batch_size,
+            temperature=temperature_at(progress.step, progress.annealed, self.config.temperature),
+            seed=self.config.seed, progress=self.report.preparing,
+        )  # fmt: skip
+        save_statistics(path, sets, progress.step)
+        self._say(f"norm statistics of '{checkpoint}' (step {progress.step}) recalibrated over the training data")
 
 
 def described(results: Results) -> str:

@@ -169,6 +169,18 @@ def test_the_generator_decides_the_batch(root: Path) -> None:
     assert torch.equal(train.batch([1, 2]).images, train.batch([1, 2]).images)
 
 
+def test_patches_without_augmentation_are_placed_but_neither_scaled_nor_turned(root: Path) -> None:
+    data = load_scans(config_for(root, padding=0))
+    train, volumes = data.parts["train"], {volume.name: volume for volume in data.volumes["train"]}
+    batch = train.unaugmented([0, 5], generator(3))
+    assert torch.equal(batch.images, train.unaugmented([0, 5], generator(3)).images)
+    assert not torch.equal(batch.images, train.unaugmented([0, 5], generator(4)).images)
+    for index, patch in zip([0, 5], batch.images[:, 0], strict=True):
+        image = volumes[train.name(index)].image[0]
+        cut = image.unfold(0, patch.shape[0], 1).unfold(1, patch.shape[1], 1)  # every place of an axial patch
+        assert (cut - patch).abs().amax((-2, -1)).min() < 1e-4
+
+
 def test_scale_and_angle_are_those_of_the_anatomy_in_mm(root: Path) -> None:
     """Voxels of 1 × 2 mm: a disc in mm stays one, however it is turned; scaled, its area grows by the square."""
     x, y = np.meshgrid(np.arange(80) - 39.5, 2 * (np.arange(40) - 19.5), indexing="ij")

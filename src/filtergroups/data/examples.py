@@ -54,6 +54,10 @@ class Examples(ABC):
     def batch(self, indices: Sequence[int], generator: torch.Generator | None = None) -> Batch:
         """Some examples; with a generator they are augmented (and, for patches, placed) by its draws."""
 
+    def unaugmented(self, indices: Sequence[int], generator: torch.Generator) -> Batch:
+        """Some examples as they are; patches are placed by the generator, but neither scaled nor turned."""
+        return self.batch(indices)
+
     def subgroup(self, column: str) -> list[str]:
         """For each example its value in a column of the user's table, to report results by."""
         raise DataError(f"these data have no column '{column}' to report results by")

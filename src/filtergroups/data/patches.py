@@ -111,6 +111,10 @@ def sample(scans: Sequence[Scan], placement: Placement, size: Tensor) -> tuple[T
     return reals.permute(0, 1, 4, 3, 2), labels.permute(0, 1, 4, 3, 2)
 
 
+def _draws(count: int, generator: torch.Generator) -> Tensor:
+    return torch.rand((count, 5), generator=generator, device=generator.device, dtype=torch.float64).cpu()
+
+
 class PatchExamples(Examples):
     """Patches of the scans of one part: axial ones in 2-D, sub-volumes in 3-D.
 
@@ -146,11 +150,17 @@ class PatchExamples(Examples):
 
     def batch(self, indices: Sequence[int], generator: torch.Generator | None = None) -> Batch:
         if generator is not None:
-            shape = (len(indices), 5)
-            draws = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64).cpu()
-        else:
-            draws = torch.full((len(indices), 5), 0.5, dtype=torch.float64)
-            draws[:, 2] = (torch.tensor(list(indices)) % self.patches_per_patient + 0.5) / self.patches_per_patient
+            return self._placed(indices, _draws(len(indices), generator))
+        draws = torch.full((len(indices), 5), 0.5, dtype=torch.float64)
+        draws[:, 2] = (torch.tensor(list(indices)) % self.patches_per_patient + 0.5) / self.patches_per_patient
+        return self._placed(indices, draws)
+
+    def unaugmented(self, indices: Sequence[int], generator: torch.Generator) -> Batch:
+        draws = _draws(len(indices), generator)
+        draws[:, 3:] = 0.5
+        return self._placed(indices, draws)
+
+    def _placed(self, indices: Sequence[int], draws: Tensor) -> Batch:
         scans = [self.scans[index // self.patches_per_patient] for index in indices]
         placement = place(scans, self.size, draws, zoom=self.zoom, rotation=self.rotation)
         return self._batch(scans, *sample(scans, placement, self.size))

@@ -1,14 +1,29 @@
 """Several processes, one network: sums and batches over all of them that a gradient goes through."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_alone = ContextVar("alone", default=False)
+
 
 def world_size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if not _alone.get() and dist.is_available() and dist.is_initialized() else 1
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """What one process does by itself: it waits for no other."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
 
 
 def rank() -> int:
