@@ -88,6 +88,10 @@ class Draw:
     def joined(self, left: Streams, right: Streams) -> None:
         """Told when two layers' features are added or multiplied; a survey takes note."""
 
+    def united(self, one: Tensor, other: Tensor) -> Tensor:
+        """The identities of channels in which features of two identities meet: the latter's, where it has one."""
+        return torch.where(other >= 0, other, one)
+
 
 def _strengths(gates: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """The largest gate, or gradient's gate, of each pair over the examples: G × K, all moved to the CPU at once."""
