@@ -201,3 +201,49 @@ def test_the_count_leaves_the_network_as_it_was():
 def test_images_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="3 channels"):
         fg.vgg11(tasks(2), width=0.0625).multiplications((1, 32, 32))
+
+
+def of_nothing(network):
+    outputs = {task.name: torch.zeros(1, 1) for task in network.tasks}
+    return outputs, {task.name: torch.zeros(1) for task in network.tasks}
+
+
+def test_the_term_is_what_the_mode_costs_above_the_target():
+    network = fg.vgg11(tasks(2), width=0.0625)
+    shape = (3, 16, 16)
+    set_at_random(network)
+    ratio = network.multiplications(shape) / network.cost_model(shape).plain
+    outputs, labels = of_nothing(network)
+    how = {"cost_factor": 2.0, "image_shape": shape}
+    terms = fg.objective(network, outputs, labels, cost_target=ratio - 0.1, **how)
+    assert terms.cost.item() == pytest.approx(0.2, rel=1e-5)
+    assert terms.total.item() == pytest.approx((terms.weights + terms.entropy + terms.cost).item())
+    terms.cost.backward()
+    found = [assignment.rho.grad.clone() for assignment in network.assignments()]
+    network.zero_grad()
+    (2 * network.expected_multiplications(shape) / network.cost_model(shape).plain).backward()
+    for gradient, assignment in zip(found, network.assignments(), strict=True):
+        torch.testing.assert_close(gradient, assignment.rho.grad)
+    assert fg.objective(network, outputs, labels, cost_target=ratio, **how).cost.item() == 0
+    assert fg.objective(network, outputs, labels).cost is None
+
+
+def test_without_a_cost_nothing_is_counted(monkeypatch):
+    network = fg.vgg11(tasks(2), width=0.0625)
+    monkeypatch.setattr(fg.GroupedNetwork, "cost_model", lambda *_: pytest.fail("counted"))
+    fg.objective(network, *of_nothing(network))
+
+
+@pytest.mark.parametrize("method", [name for name in fg.METHODS if name != "sfg"])
+def test_a_cost_needs_groups_that_are_learned(method):
+    network = fg.vgg11(tasks(2), width=0.0625, method=method)
+    with pytest.raises(ValueError, match=f"found method '{method}'") as caught:
+        fg.objective(network, *of_nothing(network), cost_factor=1.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_target_below_an_even_split_is_said_to_be_so():
+    model = fg.vgg11(tasks(3), width=0.25).cost_model()
+    assert 1 / 3 < model.evenly_split() / model.plain < 0.36
+    assert len(model.described(0.5)) == 1
+    assert len(model.described(0.3)) == 2

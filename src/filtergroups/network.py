@@ -11,12 +11,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from filtergroups.baselines import Method, assignment_for, method_named
 from filtergroups.groups.annealing import check_temperature
 from filtergroups.groups.assignment import Assignment, Estimator, Initialisation, TiedRows
-from filtergroups.groups.cost import CostModel, record
+from filtergroups.groups.cost import CostModel
 from filtergroups.groups.draw import Draw
 from filtergroups.groups.exchange import Choice, Ungrouped
 from filtergroups.groups.layer import ConcatMerge, GroupedConv, task_merge
 from filtergroups.groups.lift import Lifted, lift_backbone
 from filtergroups.groups.norms import GroupedNorm
+from filtergroups.groups.recording import record
 from filtergroups.groups.routing import TASKS_AND_SHARED, Family, family
 from filtergroups.groups.streams import Streams
 from filtergroups.networks.cross_stitch import CrossStitch, LayerStitch
@@ -149,9 +150,9 @@ class GroupedNetwork(nn.Module):
         batch, *example = self._example
         shape = tuple(example if image_shape is None else image_shape)
         if shape not in self._cost_models:
-            images = next(self.parameters()).new_zeros(batch, *shape)
-            self._check_images(images)
             layers = list(self.grouped_layers())
+            images = layers[0].weight.new_zeros(batch, *shape)
+            self._check_images(images)
             heads = {task.name: self.heads[task.name] for task in self.tasks}
             self._cost_models[shape] = record(self.backbone, layers, list(self.merges), heads, self.family, images)
         return self._cost_models[shape]

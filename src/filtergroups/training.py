@@ -193,20 +193,10 @@ class Trainer:
             f"{', '.join(f'{count} {name}' for name, count in sizes.items())} examples, {self.steps} steps"
         )
         if self.training.cost_factor:
-            self._describe_cost()
-
-    def _describe_cost(self) -> None:
-        model = self.network.cost_model(self.part.batch([0]).images.shape[1:])
-        target, plain, even = self.training.cost_target, model.plain, model.evenly_split()
-        least = min(plain, even) / plain
-        self._say(
-            f"cost: the plain network takes {plain:,} multiplications an image; training.cost_target asks for {target:g} of it"
-        )
-        if target < least:
-            self._say(
-                f"cost: {target:g} is out of reach: everything shared costs 1, kernels split evenly among the tasks "
-                f"{even / plain:.3f}; less would leave kernels with nothing to read"
-            )
+            for line in self.network.cost_model(self.part.batch([0]).images.shape[1:]).described(
+                self.training.cost_target
+            ):
+                self._say(line)
 
     def _say(self, text: str) -> None:
         if self.fabric.is_global_zero:
