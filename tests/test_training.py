@@ -108,7 +108,7 @@ def test_every_method_trains_and_is_evaluated(folder, tmp_path, method):
 
 
 def test_a_cost_is_reached_and_logged(folder, tmp_path):
-    how = {"epochs": 12, "finetune_epochs": 2, "learning_rate": 3e-3}
+    how = {"epochs": 5, "finetune_epochs": 1, "learning_rate": 3e-3, "probability_factor": 50}
     costs = {}
     for name, factor in (("free", 0.0), ("asked", 1.0)):
         train(config_for(folder, **how, cost_factor=factor, cost_target=0.65), tmp_path / name)
@@ -117,7 +117,6 @@ def test_a_cost_is_reached_and_logged(folder, tmp_path):
     assert costs["asked"] <= 0.65 < costs["free"]
     entries = {name: [entry for entry in Run(tmp_path / name).metrics() if entry["kind"] == "train"] for name in costs}
     first = entries["asked"][0]
-    assert first["mode_cost"] < 1.05
     assert first["cost"] == pytest.approx(1 - 0.65)
     assert first["expected_cost"] < first["mode_cost"]
     assert entries["asked"][-1]["mode_cost"] == pytest.approx(costs["asked"])
