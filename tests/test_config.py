@@ -26,6 +26,10 @@ def changed(section, **values):
         (changed("network", name="vgg12"), r"network\.name: .*'vgg11' or 'highresnet', found 'vgg12'"),
         (changed("data", kind="phases"), "'table', 'faces', 'scans', 'phantom'"),
         (changed("method", name="magic"), r"method\.name: .*'one_task'"),
+        (
+            {**changed("training", cost_factor=1.0), "method": {"name": "constant_mask"}},
+            r"cost_factor is for a method that learns its groups .*'constant_mask'",
+        ),
         ({"network": {"name": "vgg11"}}, "data: expected a value, found none"),
         ({**FACES, "tasks": [{"name": "a", "kind": "regression"}]}, "are for data.kind = 'table'"),
     ],

@@ -9,6 +9,7 @@ from torch import nn
 import filtergroups as fg
 from tests import laws
 from tests.laws import generator
+from tests.test_cost import counted
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # MONAI's imports warn of other packages' future
@@ -121,3 +122,13 @@ def test_what_cannot_be_lifted_is_named(make, said):
         plain = make()
     with pytest.raises(fg.CannotLift, match=said):
         fg.lift(plain, TASKS)
+
+
+@pytest.mark.parametrize("tie_sums", [True, False])
+@pytest.mark.parametrize("name", ["ResNet-zero-padded", "UNet", "DenseNet", "EfficientNet"])
+def test_multiplications_are_those_of_a_pass(name, tie_sums):
+    make, shape, *_ = NETWORKS[name]
+    heads = {task.name: nn.Identity() for task in TASKS}
+    network = fg.lift(make(), TASKS, heads, example=torch.randn(shape), tie_sums=tie_sums)
+    laws.fix_at_random(network)
+    assert network.multiplications(shape[1:]) == counted(network, shape[1:])

@@ -20,11 +20,12 @@ from filtergroups.config import dump_config, make_config
 from filtergroups.data.examples import DataError
 from filtergroups.evaluation import evaluate
 from filtergroups.inference import predict
+from filtergroups.progress import Silent
 from filtergroups.restored import open_run
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import learning_rate_at, temperature_at
 from filtergroups.statistics import statistics_for
-from filtergroups.training import Diverged, resume, train
+from filtergroups.training import Diverged, Stopped, resume, train
 from tests.data.pictures import face_folder, picture_table, table_tree
 
 CLI = [sys.executable, "-m", "filtergroups.cli"]
@@ -105,6 +106,39 @@ def test_every_method_trains_and_is_evaluated(folder, tmp_path, method):
     )
     assert result["samples"] == (2 if method in ("sfg", "constant_p") else 0)
     assert json.loads((run / "results.json").read_text())[0]["tasks"]["level"]["mae"] == result["tasks"]["level"]["mae"]
+
+
+def test_a_cost_is_reached_and_logged(folder, tmp_path):
+    how = {"epochs": 5, "finetune_epochs": 1, "learning_rate": 3e-3, "probability_factor": 50}
+    costs = {}
+    for name, factor in (("free", 0.0), ("asked", 1.0)):
+        train(config_for(folder, **how, cost_factor=factor, cost_target=0.65), tmp_path / name)
+        network = open_run(tmp_path / name, "last").network
+        costs[name] = network.multiplications((3, 16, 16)) / network.cost_model((3, 16, 16)).plain
+    assert costs["asked"] <= 0.65 < costs["free"]
+    entries = {name: [entry for entry in Run(tmp_path / name).metrics() if entry["kind"] == "train"] for name in costs}
+    first = entries["asked"][0]
+    assert first["cost"] == pytest.approx(1 - 0.65)
+    assert first["expected_cost"] < first["mode_cost"]
+    assert entries["asked"][-1]["mode_cost"] == pytest.approx(costs["asked"])
+    assert "cost" not in entries["free"][0]
+    assert "multiplications" in (tmp_path / "asked" / "log.txt").read_text()
+
+
+class StopsEarly(Silent):
+    def step(self, step, text):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_run_with_a_cost_is_resumed_bit_for_bit(folder, tmp_path):
+    config = config_for(folder, epochs=2, cost_factor=1.0)
+    train(config, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "cut", report=StopsEarly())
+    assert steps_done(tmp_path / "cut") == 1
+    resume(tmp_path / "cut")
+    assert_same_weights(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
+    assert Run(tmp_path / "whole").metrics() == Run(tmp_path / "cut").metrics()
 
 
 def test_half_precision_trains(folder, tmp_path):

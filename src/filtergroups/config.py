@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from filtergroups.baselines import METHODS
 from filtergroups.tasks import Classification, ImageRegression, Regression, Segmentation, Task
 
 Positive = Annotated[int, Field(gt=0)]
@@ -176,6 +177,12 @@ class TrainingConfig(Section):
     )
     weight_factor: Annotated[float, Field(ge=0)] = Field(1e-6, description="λ1 of eq. 5")
     entropy_factor: Annotated[float, Field(ge=0)] = Field(1e-5, description="λ2 of eq. 5")
+    cost_factor: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="how strongly to ask for fewer multiplications; 0: do not"
+    )
+    cost_target: Annotated[float, Field(ge=0)] = Field(
+        0.5, description="multiplications asked for, as a share of the plain network's"
+    )
     clip_norm: Annotated[float, Field(ge=0)] = Field(0.0, description="clip the gradient's norm; 0: do not")
     task_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
     uncertainty_weighting: bool = Field(False, description="learn the tasks' weights (Kendall et al.)")
@@ -223,6 +230,11 @@ class Config(Section):
             raise ValueError("a table needs at least one [[tasks]] entry, found none")
         if self.data.kind != "table" and self.tasks:
             raise ValueError(f"[[tasks]] are for data.kind = 'table'; '{self.data.kind}' has its own, remove them")
+        if self.training.cost_factor and METHODS[self.method.name].kind != "learned":
+            raise ValueError(
+                "training.cost_factor is for a method that learns its groups ('sfg'), "
+                f"found method.name = '{self.method.name}'; set it to 0"
+            )
         return self
 
 

@@ -11,12 +11,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from filtergroups.baselines import Method, assignment_for, method_named
 from filtergroups.groups.annealing import check_temperature
 from filtergroups.groups.assignment import Assignment, Estimator, Initialisation, TiedRows
+from filtergroups.groups.cost import CostModel
 from filtergroups.groups.draw import Draw
 from filtergroups.groups.exchange import Choice, Ungrouped
 from filtergroups.groups.layer import ConcatMerge, GroupedConv, task_merge
 from filtergroups.groups.lift import Lifted, lift_backbone
 from filtergroups.groups.norms import GroupedNorm
 from filtergroups.groups.passes import Passes, passes_at_once
+from filtergroups.groups.recording import record
 from filtergroups.groups.routing import TASKS_AND_SHARED, Family, family
 from filtergroups.groups.streams import Streams
 from filtergroups.networks.cross_stitch import CrossStitch, LayerStitch
@@ -56,6 +58,8 @@ class GroupedNetwork(nn.Module):
         self.per_example = per_example
         self.threshold = threshold
         self.channels, self.spatial_dims = lifted.channels, lifted.spatial_dims
+        self._example = lifted.example
+        self._cost_models: dict[tuple[int, ...], CostModel] = {}
         self.backbone = lifted.backbone
         self.merges = nn.ModuleList()
         for leaf in tree_flatten(lifted.features)[0]:
@@ -141,6 +145,29 @@ class GroupedNetwork(nn.Module):
         """The assignments of all layers, each once: tied layers share one."""
         found = (layer.assignment for layer in self.grouped_layers())
         return list(dict.fromkeys(a.base if isinstance(a, TiedRows) else a for a in found))
+
+    def cost_model(self, image_shape: Sequence[int] | None = None) -> CostModel:
+        """The multiplications of one image of a shape (channels × space) as a function of p; `.plain` is the reference.
+
+        None: the shape that the backbone was tried on when it was lifted. Found by one pass, then kept.
+        """
+        batch, *example = self._example
+        shape = tuple(example if image_shape is None else image_shape)
+        if shape not in self._cost_models:
+            layers = list(self.grouped_layers())
+            images = layers[0].weight.new_zeros(batch, *shape)
+            self._check_images(images)
+            heads = {task.name: self.heads[task.name] for task in self.tasks}
+            self._cost_models[shape] = record(self.backbone, layers, list(self.merges), heads, self.family, images)
+        return self._cost_models[shape]
+
+    def multiplications(self, image_shape: Sequence[int] | None = None) -> int:
+        """How many the mode network needs for one image; those of norms and activations are not counted."""
+        return self.cost_model(image_shape).of_groups([assignment.mode() for assignment in self.assignments()])
+
+    def expected_multiplications(self, image_shape: Sequence[int] | None = None) -> Tensor:
+        """The mean over hard gates drawn from p; differentiable."""
+        return self.cost_model(image_shape).expected([a.probabilities() for a in self.assignments()])
 
     @torch.no_grad()
     def predict(

@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,11 @@ class Trainer:
             f"{self.config.method.name} on {self.config.network.name}: {parameters:,} parameters, "
             f"{', '.join(f'{count} {name}' for name, count in sizes.items())} examples, {self.steps} steps"
         )
+        if self.training.cost_factor:
+            for line in self.network.cost_model(self.part.batch([0]).images.shape[1:]).described(
+                self.training.cost_target
+            ):
+                self._say(line)
 
     def _say(self, text: str) -> None:
         if self.fabric.is_global_zero:
@@ -231,8 +237,13 @@ class Trainer:
         terms = objective(
             self.network, outputs, batch.labels, masks=batch.masks,
             weight_factor=self.training.weight_factor, entropy_factor=self.training.entropy_factor,
+            # Once every kernel is fixed the cost is what it is.
+            cost_factor=0.0 if self.progress.fixed else self.training.cost_factor,
+            cost_target=self.training.cost_target, image_shape=images.shape[1:],
         )  # fmt: skip
         total = self.weights(terms.tasks) + terms.weights + terms.entropy
+        if terms.cost is not None:
+            total = total + terms.cost
         self._check_finite(terms, step)
         self.fabric_optimiser.zero_grad(set_to_none=True)
         self.fabric.backward(total)
@@ -242,7 +253,7 @@ class Trainer:
         self.waited += loaded - began
         self.busy += time.perf_counter() - began
         if step % LOG_EVERY == 0:
-            self._log(step + 1, terms, temperature, factor)
+            self._log(step + 1, terms, temperature, factor, images.shape[1:])
 
     def _check_finite(self, terms: Terms, step: int) -> None:
         for name, loss in terms.tasks.items():
@@ -257,12 +268,13 @@ class Trainer:
                     "lower training.learning_rate or set training.clip_norm"
                 )
 
-    def _log(self, step: int, terms: Terms, temperature: float, factor: float) -> None:
+    def _log(self, step: int, terms: Terms, temperature: float, factor: float, image_shape: Sequence[int]) -> None:
         losses = {name: loss.item() for name, loss in terms.tasks.items()}
         entry: dict[str, Any] = {
             "step": step, "kind": "train", "epoch": (step - 1) // self.steps_per_epoch, "losses": losses,
             "weights": terms.weights.item(), "entropy": terms.entropy.item(), "temperature": temperature,
             "learning_rate": self.training.learning_rate * factor, "shared": self._shares(),
+            **self._costs(terms, image_shape),
         }  # fmt: skip
         if self.fabric.is_global_zero:
             self.run.record(entry)
@@ -271,9 +283,23 @@ class Trainer:
             self.writer.add_scalar("loss/weights", entry["weights"], step)
             self.writer.add_scalar("loss/entropy", entry["entropy"], step)
             self.writer.add_scalar("temperature", temperature, step)
+            for name, tag in (("cost", "loss/cost"), ("expected_cost", "cost/expected"), ("mode_cost", "cost/mode")):
+                if name in entry:
+                    self.writer.add_scalar(tag, entry[name], step)
         shares = " ".join(f"{share:.2f}"[1:] if share < 1 else "1" for share in entry["shared"].values())
         text = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
         self.report.step(step, f"epoch {entry['epoch'] + 1}  {text}  τ {temperature:.2f}  shared {shares}")
+
+    def _costs(self, terms: Terms, image_shape: Sequence[int]) -> dict[str, float]:
+        """The cost's term, and multiplications as shares of the plain network's: the mean over p, and the mode's."""
+        if not self.training.cost_factor:
+            return {}
+        plain = self.network.cost_model(image_shape).plain
+        return {
+            "cost": 0.0 if terms.cost is None else terms.cost.item(),
+            "expected_cost": self.network.expected_multiplications(image_shape).item() / plain,
+            "mode_cost": self.network.multiplications(image_shape) / plain,
+        }
 
     def _shares(self) -> dict[str, float]:
         """The share of kernels in the group of all tasks, by layer."""

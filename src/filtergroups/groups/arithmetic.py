@@ -115,8 +115,8 @@ def _with_different_gates(left: Streams, right: Streams, operation: Callable[[An
             at = Run.of(torch.searchsorted(union, s.pairs.kernels[n].indices()))
             features.append(spread(s.parts[n], at, len(union)))
             opened.append(spread(s.gate(n), at, len(union)))
-            known = origins_of(s.pairs, n) >= 0
-            identities[at.indices()[known]] = origins_of(s.pairs, n)[known]
+            if s.pairs.origins:
+                identities[at.indices()] = s.draw.united(identities[at.indices()], origins_of(s.pairs, n))
         if len(sides) == 1:
             if operation is torch.mul:
                 continue

@@ -93,6 +93,10 @@ class Draw:
     def joined(self, left: Streams, right: Streams) -> None:
         """Told when two layers' features are added or multiplied; a survey takes note."""
 
+    def united(self, one: Tensor, other: Tensor) -> Tensor:
+        """The identities of channels in which features of two identities meet: the latter's, where it has one."""
+        return torch.where(other >= 0, other, one)
+
 
 def drawn_gates(
     assignments: Iterable[Assignment | TiedRows],

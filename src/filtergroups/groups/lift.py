@@ -32,8 +32,15 @@ class Lifted:
     backbone: nn.Module
     layers: list[GroupedConv]
     features: Any  # the backbone's output for the example, as Streams
-    channels: int
-    spatial_dims: int
+    example: tuple[int, ...]  # the shape of the images that it was tried on
+
+    @property
+    def channels(self) -> int:
+        return self.example[1]
+
+    @property
+    def spatial_dims(self) -> int:
+        return len(self.example) - 2
 
 
 def lift_backbone(
@@ -69,7 +76,7 @@ def lift_backbone(
     for activation, owned in survey.owned.items():
         activation.owns_input = owned
     lifted.train(backbone.training)
-    return Lifted(lifted, list(survey.layers), features, image.shape[1], image.ndim - 2)
+    return Lifted(lifted, list(survey.layers), features, tuple(image.shape))
 
 
 def _check_option(name: str, value: str, allowed: Sequence[str]) -> None:
