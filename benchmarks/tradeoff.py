@@ -16,7 +16,6 @@ from typing import Any
 from filtergroups.config import Config, ConfigError, dump_config, load_config
 from filtergroups.data.examples import DataError
 from filtergroups.data.load import load_data
-from filtergroups.data.splits import write_atomically
 from filtergroups.demo import demo_config
 from filtergroups.evaluation import moved
 from filtergroups.measuring import JUDGED_BY, measure
@@ -24,6 +23,7 @@ from filtergroups.progress import Reporter, reporter
 from filtergroups.restored import open_run
 from filtergroups.run import Run, RunError
 from filtergroups.training import Stopped, resume, train
+from filtergroups.writing import write_atomically
 
 FACES = Path(__file__).parent.parent / "experiments" / "faces" / "sfg.toml"
 # HighResNet copies its blocks for every stream: there, groups of their own cost more than sharing.

@@ -10,9 +10,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from filtergroups.data.splits import write_atomically
 from filtergroups.network import GroupedNetwork
 from filtergroups.run import RunError
+from filtergroups.writing import write_atomically
 
 FORMAT = "filtergroups checkpoint 1"
 

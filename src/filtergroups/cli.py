@@ -68,8 +68,8 @@ def init(
 ) -> None:
     """Look at a table of labels, guess the tasks and write a commented config to edit."""
     with one_line_errors():
-        from filtergroups.data.splits import write_atomically
         from filtergroups.guess import guess_config
+        from filtergroups.writing import write_atomically
 
         if out.exists() and not force:
             raise ValueError(f"{out}: expected a new file, found one; use --force or -o")

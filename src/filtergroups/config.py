@@ -35,13 +35,14 @@ class TaskConfig(Section):
     labels: list[str] | None = Field(None, description="names of the classes, in order; None: as found in the data")
     scale: float = Field(1.0, description="real values: the network learns label / scale + offset")
     offset: float = 0.0
+    unit: str = Field("", description="real values: what they are measured in")
 
     def task(self, classes: int | None = None) -> Task:
         """The task itself; classes where the config leaves them to the data."""
         if self.kind == "regression":
-            return Regression(self.name, scale=self.scale, offset=self.offset)
+            return Regression(self.name, scale=self.scale, offset=self.offset, unit=self.unit)
         if self.kind == "image_regression":
-            return ImageRegression(self.name, scale=self.scale, offset=self.offset)
+            return ImageRegression(self.name, scale=self.scale, offset=self.offset, unit=self.unit)
         count = self.classes or (len(self.labels) if self.labels else classes)
         if count is None:
             raise ConfigError(f"tasks.{self.name}.classes: expected a number of classes, found none; set it")
@@ -98,6 +99,7 @@ class ScansData(Section):
     label_names: dict[str, str] | None = Field(None, description="value -> name; None: labels.json in the root")
     target_scale: float = Field(1024.0, description="the network learns target / scale + offset")
     target_offset: float = 1.0
+    target_unit: str = "HU"
     split_file: Path | None = Field(None, description="CSV patient,split; None: split.csv in the root, else seeded")
     spacing: Annotated[float, Field(gt=0)] | None = Field(None, description="resample to this isotropic spacing in mm")
     bias_correction: bool = Field(False, description="N4 bias field correction of the input (SimpleITK)")

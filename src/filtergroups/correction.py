@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from filtergroups.data.splits import write_atomically
 from filtergroups.run import Run, RunError
 from filtergroups.statistics import Kind
+from filtergroups.writing import write_atomically
 
 LEVEL = 0.9  # of the intervals
 NORMAL_QUANTILE = 1.645  # standard deviations on either side that hold 90 % of a normal distribution

@@ -1,11 +1,8 @@
 """Predictions for a user's own files: a table for images, volumes for scans, both with the spread."""
 
-import csv
-import io
 import os
-import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +15,14 @@ from filtergroups.correction import Correction, half_width, load_corrections, te
 from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.images import normalised
-from filtergroups.data.splits import write_atomically
+from filtergroups.listing import Predicted, as_csv, as_name, found_files, prepare_folder, prepare_output
 from filtergroups.restored import Restored, open_run
 from filtergroups.run import RunError
 from filtergroups.statistics import use_recalibrated
 from filtergroups.tasks import Classification, Prediction, Regression, Segmentation, Task
+from filtergroups.writing import write_atomically
 
 BATCH = 32
-
-
-@dataclass
-class Predicted:
-    """What was written, and what could not be read."""
-
-    written: list[Path] = field(default_factory=list)
-    count: int = 0
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # what a reader of the values should know
 
 
 def predict(
@@ -87,39 +75,6 @@ def _corrections(restored: Restored, samples: int) -> tuple[dict[str, Correction
     return found, [f"90 % intervals and probabilities {what}; {stale + '; ' if stale else ''}{remedy}"]
 
 
-def found_files(inputs: Sequence[Path], suffixes: Collection[str]) -> list[Path]:
-    files: list[Path] = []
-    for path in inputs:
-        if os.path.isdir(path):  # which never raises
-            inside = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in suffixes and not file.is_dir()]
-            files += inside or [path]  # a folder without any gets a row that says so
-        else:
-            files.append(path)
-    if all(map(os.path.isdir, files)):
-        raise DataError(f"expected files to predict, found none in {', '.join(map(str, inputs))}; check the paths")
-    return files
-
-
-def prepare_output(out: Path, force: bool) -> None:
-    """Before any work: refuse a file that cannot be written or is there already; make its folder."""
-    if out.exists():
-        if not out.is_file():  # nor would a device survive to be replaced
-            raise DataError(f"{out}: expected a file to write, found a folder or device; add a name such as out.csv")
-        if not force:
-            raise DataError(f"{out}: expected a new file, found one; use --force to replace it")
-    prepare_folder(out.parent)
-
-
-def prepare_folder(folder: Path) -> None:
-    """Before any work: make a folder to write to, or refuse it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise DataError(f"{folder}: expected a folder to write to, found {error.strerror}; choose another -o") from None
-
-
 def _predict_images(
     restored: Restored,
     inputs: Sequence[Path],
@@ -155,11 +110,6 @@ def _predict_images(
             progress("predicting", min(start + BATCH, len(files)), len(files))
     write_atomically(out, as_csv(rows).encode(errors="backslashreplace"))  # names need not be UTF-8
     return result
-
-
-def as_name(file: Path) -> str:
-    """A file's path as a cell: still its path, but never what a spreadsheet takes for a formula (=, +, −, @)."""
-    return f"./{file}" if str(file)[:1] in "=+-@\t\r" else str(file)
 
 
 def image_rows(
@@ -204,20 +154,6 @@ def interval(prediction: Prediction, correction: Correction | None) -> tuple[Ten
     """The lower and upper end of the 90 % interval of real values."""
     half = half_width(prediction.spread, correction)
     return prediction.value - half, prediction.value + half
-
-
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as a table, `error` last."""
-    header = sorted(dict.fromkeys(key for row in rows for key in row), key=lambda name: name == "error")
-    text = io.StringIO()
-    # A lone carriage return ends a line for readers of CSV, but does not make Python's writer quote.
-    returns = any("\r" in str(value) for row in rows for value in row.values())
-    writer = csv.DictWriter(
-        text, header, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
-    )
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _predict_scans(

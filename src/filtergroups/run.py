@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from filtergroups.config import Config, dump_config, load_config
-from filtergroups.data.splits import write_atomically
+from filtergroups.writing import write_atomically
 
 
 class RunError(ValueError):

@@ -18,12 +18,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from filtergroups.config import PhantomData
 from filtergroups.data.examples import DataError, Examples
 from filtergroups.data.load import load_data
-from filtergroups.data.splits import write_atomically
 from filtergroups.groups.norms import GroupedNorm
 from filtergroups.groups.processes import alone
 from filtergroups.measuring import batches_of
 from filtergroups.network import GroupedNetwork
 from filtergroups.schedule import generator_for, seed_for
+from filtergroups.writing import write_atomically
 
 if TYPE_CHECKING:  # the other way round it would be a circle: training makes what a restored run reads
     from filtergroups.restored import Restored

@@ -184,6 +184,7 @@ class _Real(Task):
 
     scale: float = 1.0
     offset: float = 0.0
+    unit: str = ""  # of the label: years, HU
 
     def __post_init__(self) -> None:
         if not self.scale:

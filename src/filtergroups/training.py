@@ -25,7 +25,6 @@ from filtergroups.checkpoint import (
 from filtergroups.config import Config, TrainingConfig
 from filtergroups.data.examples import DataError, Examples
 from filtergroups.data.load import load_data
-from filtergroups.data.splits import write_atomically
 from filtergroups.groups.objective import Terms, objective
 from filtergroups.groups.processes import batch_of_all, rank, world_size
 from filtergroups.measuring import Results, criteria, measure, measure_plain, plain_answers
@@ -35,6 +34,7 @@ from filtergroups.schedule import generator_for, learning_rate_at, seed_for, tem
 from filtergroups.signals import stop_signals
 from filtergroups.statistics import load_statistics, recalibrated, save_statistics
 from filtergroups.weighting import TaskWeights
+from filtergroups.writing import write_atomically
 
 LOG_EVERY = 20
 VALIDATION_SAMPLES = 4  # sampled passes of a validation; evaluation takes 50

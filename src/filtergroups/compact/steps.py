@@ -106,9 +106,7 @@ class CompactNetwork(nn.Module):
         self.multiplications = 0  # for one image of that shape
         self.steps = list(steps)
         self.outputs = dict(outputs)
-        for name, tensor in weights.items():
-            self.register_buffer(name, tensor)
-        self.program = fx.GraphModule(self, self._graph())  # the steps as a line of code each
+        self.program = fx.GraphModule(dict(weights), self._graph())  # the steps as a line of code each
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         outputs: dict[str, Tensor] = self.program(images)
@@ -116,7 +114,7 @@ class CompactNetwork(nn.Module):
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        return dict(self.named_buffers(recurse=False))
+        return dict(self.program.named_buffers())
 
     def _graph(self) -> fx.Graph:
         graph = fx.Graph()

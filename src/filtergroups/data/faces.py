@@ -17,7 +17,7 @@ from filtergroups.tasks import Classification, Regression, Task
 
 RACES = ["White", "Black", "Asian", "Indian", "Others"]
 TASKS: dict[str, Task] = {
-    "age": Regression("age", scale=100.0),  # the paper divides ages by 100
+    "age": Regression("age", scale=100.0, unit="years"),  # the paper divides ages by 100
     "gender": Classification("gender", classes=2),
     "race": Classification("race", classes=5),
 }

@@ -16,8 +16,8 @@ from torch import Tensor
 from filtergroups.config import ImageData
 from filtergroups.data.decoding import decode, normalised_array
 from filtergroups.data.examples import Batch, Data, DataError, Examples
-from filtergroups.data.splits import write_atomically
 from filtergroups.tasks import Task
+from filtergroups.writing import write_atomically
 
 FORMAT = 2  # of the cache: raise it when decoding changes
 

@@ -169,7 +169,8 @@ def scan_tasks(config: ScansData, constants: dict[str, Any]) -> tuple[Task, ...]
 def _tasks(config: ScansData, preprocessing: Preprocessing) -> tuple[Task, ...]:
     tasks: list[Task] = []
     if config.target is not None:
-        tasks.append(ImageRegression(config.target_task, scale=config.target_scale, offset=config.target_offset))
+        scale, offset, unit = config.target_scale, config.target_offset, config.target_unit
+        tasks.append(ImageRegression(config.target_task, scale=scale, offset=offset, unit=unit))
     if config.labels is not None:
         tasks.append(Segmentation(config.labels_task, classes=len(preprocessing.label_values or [])))
     return tuple(tasks)

@@ -1,14 +1,13 @@
 """Which part an example belongs to: read from a file, or drawn by a seed and written for the next time."""
 
 import csv
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from filtergroups.data.examples import SPLITS, DataError
+from filtergroups.writing import write_atomically
 
 SHARES = (0.70, 0.15, 0.15)
 
@@ -62,19 +61,3 @@ def write_split(path: Path, parts: Mapping[str, str], column: str = "file") -> N
 
 def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\n') else text
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The whole file or nothing: never a part of it, whenever the process ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

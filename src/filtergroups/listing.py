@@ -1,0 +1,74 @@
+"""Files to predict, and the table that is written of them; nothing here needs torch."""
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filtergroups.data.errors import DataError
+
+
+@dataclass
+class Predicted:
+    """What was written, and what could not be read."""
+
+    written: list[Path] = field(default_factory=list)
+    count: int = 0
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what a reader of the values should know
+
+
+def found_files(inputs: Sequence[Path], suffixes: Collection[str]) -> list[Path]:
+    files: list[Path] = []
+    for path in inputs:
+        if os.path.isdir(path):  # which never raises
+            inside = [file for file in sorted(path.rglob("*")) if file.suffix.lower() in suffixes and not file.is_dir()]
+            files += inside or [path]  # a folder without any gets a row that says so
+        else:
+            files.append(path)
+    if all(map(os.path.isdir, files)):
+        raise DataError(f"expected files to predict, found none in {', '.join(map(str, inputs))}; check the paths")
+    return files
+
+
+def prepare_output(out: Path, force: bool) -> None:
+    """Before any work: refuse a file that cannot be written or is there already; make its folder."""
+    if out.exists():
+        if not out.is_file():  # nor would a device survive to be replaced
+            raise DataError(f"{out}: expected a file to write, found a folder or device; add a name such as out.csv")
+        if not force:
+            raise DataError(f"{out}: expected a new file, found one; use --force to replace it")
+    prepare_folder(out.parent)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Before any work: make a folder to write to, or refuse it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DataError(f"{folder}: expected a folder to write to, found {error.strerror}; choose another -o") from None
+
+
+def as_name(file: Path) -> str:
+    """A file's path as a cell: still its path, but never what a spreadsheet takes for a formula (=, +, −, @)."""
+    return f"./{file}" if str(file)[:1] in "=+-@\t\r" else str(file)
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as a table, `error` last."""
+    header = sorted(dict.fromkeys(key for row in rows for key in row), key=lambda name: name == "error")
+    text = io.StringIO()
+    # A lone carriage return ends a line for readers of CSV, but does not make Python's writer quote.
+    returns = any("\r" in str(value) for row in rows for value in row.values())
+    writer = csv.DictWriter(
+        text, header, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
+    )
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
