@@ -22,7 +22,8 @@ from filtergroups.measuring import JUDGED_BY, measure
 from filtergroups.progress import Reporter, reporter
 from filtergroups.restored import open_run
 from filtergroups.run import Run, RunError
-from filtergroups.training import Stopped, resume, train
+from filtergroups.signals import Stopped
+from filtergroups.training import resume, train
 from filtergroups.writing import write_atomically
 
 FACES = Path(__file__).parent.parent / "experiments" / "faces" / "sfg.toml"

@@ -24,8 +24,9 @@ from filtergroups.progress import Silent
 from filtergroups.restored import open_run
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import learning_rate_at, temperature_at
+from filtergroups.signals import Stopped
 from filtergroups.statistics import statistics_for
-from filtergroups.training import Diverged, Stopped, resume, train
+from filtergroups.training import Diverged, resume, train
 from tests.data.pictures import face_folder, picture_table, table_tree
 
 CLI = [sys.executable, "-m", "filtergroups.cli"]

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from filtergroups.baselines import METHODS
     from filtergroups.calibration import calibrate
+    from filtergroups.compaction.build import compact
+    from filtergroups.compaction.files import load_compact, save_compact
     from filtergroups.config import load_config
     from filtergroups.evaluation import evaluate
+    from filtergroups.exporting import export
     from filtergroups.groups.annealing import anneal
     from filtergroups.groups.assignment import Assignment
     from filtergroups.groups.objective import objective
@@ -44,14 +47,18 @@ __all__ = [
     "Segmentation",
     "anneal",
     "calibrate",
+    "compact",
     "evaluate",
+    "export",
     "family",
     "highresnet",
     "lift",
+    "load_compact",
     "load_config",
     "objective",
     "predict",
     "resume",
+    "save_compact",
     "train",
     "vgg11",
 ]
@@ -60,8 +67,11 @@ __all__ = [
 _HOMES = {
     "baselines": ("METHODS",),
     "calibration": ("calibrate",),
+    "compaction.build": ("compact",),
+    "compaction.files": ("load_compact", "save_compact"),
     "config": ("load_config",),
     "evaluation": ("evaluate",),
+    "exporting": ("export",),
     "groups.annealing": ("anneal",),
     "groups.assignment": ("Assignment",),
     "groups.objective": ("objective",),

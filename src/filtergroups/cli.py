@@ -26,7 +26,7 @@ Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """What a user can cause is said in one line, with exit code 2."""
-    from filtergroups.training import Stopped
+    from filtergroups.signals import Stopped
 
     try:
         yield
@@ -193,23 +193,59 @@ def calibrate(
 
 
 @app.command()
-def predict(
+def export(
     run: RunFolder,
+    to: Annotated[str, typer.Option(help="onnx, pt2 or safetensors")] = "onnx",
+    task: Annotated[list[str] | None, typer.Option(help="only what this task needs; may be given again")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="the file; default RUN/model.FORMAT")] = None,
+    checkpoint: Annotated[str, typer.Option(help="best, last or best-TASK")] = "best",
+    force: Force = False,
+) -> None:
+    """Ship the network: each kernel in its most probable group, as a small plain network in one file."""
+    with one_line_errors():
+        from filtergroups.exporting import costs_table
+        from filtergroups.exporting import export as export_run
+
+        bar = progress_bar()
+        try:
+            made = export_run(
+                run, to=to, tasks=task, out=out, checkpoint=checkpoint, force=force, progress=bar.preparing
+            )
+        finally:
+            bar.stop()
+        for note in made.notes:
+            print(note)
+        print(costs_table(made))
+        print(f"wrote {made.path}")
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or an ONNX file that `export` wrote")],
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT...", help="images, scans, or folders of them")],
     out: Annotated[Path, typer.Option("-o", "--out", help="a CSV for images, a folder for scans")],
     samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
     force: Force = False,
     intervals: Annotated[bool, typer.Option("--intervals", help="for scans: write the 90 % interval too")] = False,
+    precision: Annotated[
+        float | None, typer.Option(min=0, help="stop early once every standard error is at most this (0.01: 1 %)")
+    ] = None,
 ) -> None:
     """Predict a user's own files, with the spread."""
     with one_line_errors():
-        from filtergroups.inference import predict as predict_files
-
         bar = progress_bar()
         try:
-            done = predict_files(
-                run, inputs, out, samples=samples, force=force, intervals=intervals, progress=bar.preparing
-            )
+            if run.suffix == ".onnx":  # which needs no torch, so it starts at once
+                from filtergroups.shipped import predict_with_file
+
+                done = predict_with_file(run, inputs, out, force=force, intervals=intervals, progress=bar.preparing)
+            else:
+                from filtergroups.inference import predict as predict_files
+
+                done = predict_files(
+                    run, inputs, out, samples=samples, force=force, intervals=intervals, precision=precision,
+                    progress=bar.preparing,
+                )  # fmt: skip
         finally:
             bar.stop()
     for note in done.notes:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from filtergroups.run import Run, RunError
 from filtergroups.statistics import Kind
+from filtergroups.tasks import Prediction
 from filtergroups.writing import write_atomically
 
 LEVEL = 0.9  # of the intervals
@@ -44,6 +45,12 @@ def half_width(spread: Tensor, correction: Correction | None) -> Tensor:
     if correction is None:
         return NORMAL_QUANTILE * spread
     return torch.full_like(spread, correction.value) if correction.kind == "constant" else correction.value * spread
+
+
+def interval(prediction: Prediction, correction: Correction | None) -> tuple[Tensor, Tensor]:
+    """The lower and upper end of the 90 % interval of real values."""
+    half = half_width(prediction.spread, correction)
+    return prediction.value - half, prediction.value + half
 
 
 def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> float:

@@ -1,25 +1,26 @@
 """Predictions for a user's own files: a table for images, volumes for scans, both with the spread."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from filtergroups.config import ScansData
-from filtergroups.correction import Correction, half_width, load_corrections, tempered
+from filtergroups.correction import Correction, interval, load_corrections, tempered
 from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.images import normalised
-from filtergroups.listing import Predicted, as_csv, as_name, found_files, prepare_folder, prepare_output
+from filtergroups.listing import Predicted, as_csv, as_name, found_files, prepare_output
 from filtergroups.restored import Restored, open_run
 from filtergroups.run import RunError
+from filtergroups.scan_inference import predict_scans
+from filtergroups.shipped import predict_with_file
 from filtergroups.statistics import use_recalibrated
-from filtergroups.tasks import Classification, Prediction, Regression, Segmentation, Task
+from filtergroups.tasks import Classification, Prediction, Regression, Task
+from filtergroups.volumes import predict_volume
 from filtergroups.writing import write_atomically
 
 BATCH = 32
@@ -34,6 +35,7 @@ def predict(
     checkpoint: str = "best",
     force: bool = False,
     intervals: bool = False,
+    precision: float | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Predicted:
     """Predict files (or folders of them): images into one CSV, scans into NIfTI volumes in a folder.
@@ -41,7 +43,11 @@ def predict(
     Norms use statistics of the training data, so that a prediction does not depend on the other files. Nor does a file
     stop them that cannot be read: it is among the problems, and an image keeps its row, which says why under `error`.
     Intervals (90 %) and probabilities are corrected after `calibrate`; intervals: write those of scans too.
+    run: a run folder, or an ONNX file that `export` wrote. precision: end before `samples` passes once the estimate is
+    this stable.
     """
+    if run.suffix == ".onnx":
+        return predict_with_file(run, inputs, out, force=force, intervals=intervals, progress=progress)
     restored = open_run(run, checkpoint)
     samples = restored.passes(samples)
     corrections, notes = _corrections(restored, samples)
@@ -54,9 +60,16 @@ def predict(
     # A gate for each example would make a prediction depend on its place among the files.
     restored.network.per_example = False
     if restored.scans is not None:
-        done = _predict_scans(restored, restored.scans, inputs, out, samples, force, progress, corrections, intervals)
+        volumes = partial(
+            predict_volume, restored.network, **restored.windows,
+            samples=samples, seed=restored.config.seed, temperature=restored.temperature, precision=precision,
+        )  # fmt: skip
+        done = predict_scans(
+            volumes, restored.tasks, restored.scans, restored.progress.constants, inputs, out,
+            force=force, corrections=corrections, intervals=intervals, progress=progress,
+        )  # fmt: skip
     else:
-        done = _predict_images(restored, inputs, out, samples, progress, corrections)
+        done = _predict_images(restored, inputs, out, samples, precision, progress, corrections)
     return replace(done, notes=notes)
 
 
@@ -80,6 +93,7 @@ def _predict_images(
     inputs: Sequence[Path],
     out: Path,
     samples: int,
+    precision: float | None,
     progress: Callable[[str, int, int], None] | None,
     corrections: Mapping[str, Correction],
 ) -> Predicted:
@@ -99,7 +113,9 @@ def _predict_images(
         if readable:
             images = normalised(np.stack(list(readable.values())), constants["mean"], constants["deviation"])
             generator = torch.Generator().manual_seed(restored.config.seed)
-            predictions = network.predict(images, samples, generator, temperature=restored.temperature)
+            predictions = network.predict(
+                images, samples, generator, temperature=restored.temperature, precision=precision
+            )
             predicted = image_rows(
                 network.tasks, predictions, [files[number] for number in readable], restored.names, corrections
             )
@@ -148,98 +164,3 @@ def image_rows(
                 row[f"{task.name}_mean"] = f"{prediction.value[n].float().mean().item():.6g}"
                 row[f"{task.name}_mean_spread"] = f"{prediction.spread[n].mean().item():.4g}"
     return rows
-
-
-def interval(prediction: Prediction, correction: Correction | None) -> tuple[Tensor, Tensor]:
-    """The lower and upper end of the 90 % interval of real values."""
-    half = half_width(prediction.spread, correction)
-    return prediction.value - half, prediction.value + half
-
-
-def _predict_scans(
-    restored: Restored,
-    scans: ScansData,
-    inputs: Sequence[Path],
-    out: Path,
-    samples: int,
-    force: bool,
-    progress: Callable[[str, int, int], None] | None,
-    corrections: Mapping[str, Correction],
-    intervals: bool,
-) -> Predicted:
-    import nibabel
-
-    from filtergroups.data.scans import preprocess_volume, to_original_grid
-    from filtergroups.volumes import predict_volume
-
-    network = restored.network
-    files = _scan_files(inputs, scans)
-    result = Predicted()
-    for folder in (out / name for name in files):
-        if folder.exists() and not force:
-            raise DataError(f"{folder}: expected a new folder, found one; use --force to replace it")
-    prepare_folder(out)
-    for number, (name, file) in enumerate(files.items(), start=1):
-        folder = out / name
-        try:
-            image, _, way_back = preprocess_volume(file, scans, restored.progress.constants)
-        except DataError as error:
-            result.problems.append(str(error))
-            continue
-        predictions = predict_volume(
-            network, image, **restored.windows, samples=samples, seed=restored.config.seed,
-            temperature=restored.temperature,
-        )  # fmt: skip
-        for task in network.tasks:
-            prediction = predictions[task.name]
-            labels = isinstance(task, Segmentation)
-            spread = "entropy" if labels else "std"
-            volumes = [("", prediction.value, labels), (f"_{spread}", prediction.spread, False)]
-            if intervals and not labels:
-                low, high = interval(prediction, corrections.get(task.name))
-                volumes += [("_low", low, False), ("_high", high, False)]
-            for suffix, values, nearest in volumes:
-                array = to_original_grid(values, way_back)
-                path = folder / f"{task.name}{suffix}.nii.gz"
-                dtype = np.uint8 if nearest else np.float32
-                image_out = nibabel.Nifti1Image(array.astype(dtype), way_back.file_affine)
-                write_atomically(path, _gzipped(image_out))
-                result.written.append(path)
-        result.count += 1
-        if progress is not None:
-            progress("predicting", number, len(files))
-    return result
-
-
-def _gzipped(image: Any) -> bytes:
-    import gzip
-
-    content: bytes = image.to_bytes()
-    return gzip.compress(content, compresslevel=3)
-
-
-def _scan_files(inputs: Sequence[Path], scans: ScansData) -> dict[str, Path]:
-    """Patient -> file: of a patient's folder, a folder of those, or NIfTI files."""
-    found: list[tuple[str, Path]] = []
-    for path in inputs:
-        if (path / scans.input).is_file():
-            found.append((path.resolve().name, path / scans.input))
-        elif os.path.isdir(path):
-            inside = [folder / scans.input for folder in sorted(path.iterdir()) if (folder / scans.input).is_file()]
-            found += [(file.parent.name, file) for file in inside] or [(path.resolve().name, path / scans.input)]
-        elif path.name == scans.input:
-            found.append((path.resolve().parent.name, path))
-        else:
-            found.append((path.name.removesuffix(".gz").removesuffix(".nii") or path.name, path))
-    if all(map(os.path.isdir, inputs)) and not any(file.is_file() for _, file in found):
-        raise DataError(
-            f"expected scans named {scans.input}, found none in {', '.join(map(str, inputs))}; check the paths"
-        )
-    files: dict[str, Path] = {}
-    for name, file in found:
-        if files.setdefault(name, file).resolve() != file.resolve():
-            raise DataError(
-                f"expected scans of different names, found {files[name]} and {file}, which would both be written to "
-                f"{name}; predict them one at a time"
-            )
-    return files

@@ -4,7 +4,16 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+
+class Stopped(Exception):
+    """Training was asked to stop; what was done is saved."""
+
+    def __init__(self, run: Path, step: int, number: int) -> None:
+        super().__init__(f"stopped at step {step}; go on with: filtergroups resume {run}")
+        self.exit_code = 128 + number
 
 
 @contextmanager

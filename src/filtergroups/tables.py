@@ -18,7 +18,7 @@ def results_table(result: dict[str, Any]) -> str:
                     rows.append((task, metric, region, _mean(of_region), _mean(other)))
             elif not isinstance(value, list):
                 rows.append((task, metric, "", _number(value), _number(plain)))
-    lines += _aligned(rows)
+    lines += aligned(rows)
     if result.get("calibration"):
         lines += ["", *_calibration(result["calibration"])]
     for column, groups in result.get("by", {}).items():
@@ -31,7 +31,7 @@ def results_table(result: dict[str, Any]) -> str:
         table: list[tuple[str, ...]] = [(column, *(f"{task} {metric}" for task, metric in metrics))]
         for group in sorted(groups, key=_natural):
             table.append((group, *(_number(groups[group][task][metric]) for task, metric in metrics)))
-        lines += ["", *_aligned(table)]
+        lines += ["", *aligned(table)]
     return "\n".join([*lines, *result.get("notes", ())])
 
 
@@ -51,7 +51,7 @@ def calibration_table(result: dict[str, Any]) -> str:
     rows: list[tuple[str, ...]] = []
     for name, fitted in result["tasks"].items():
         rows.append((name, meaning[fitted["kind"]].format(f"{fitted['value']:.4g}"), f"{fitted['examples']} values"))
-    lines += _aligned(rows)
+    lines += aligned(rows)
     return "\n".join([*lines, "", *_calibration(result["validation"]), *result["notes"]])
 
 
@@ -63,7 +63,7 @@ def _calibration(by_task: dict[str, Any]) -> list[str]:
                 # One pass has no spread, and so no interval of its own.
                 given = key in ("ece", "nll") or found["width"]
                 rows.append((task, text, _number(found[key] if given else None), _number(found[f"{key}_corrected"])))
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _natural(text: str) -> tuple[int, str]:
@@ -79,7 +79,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def aligned(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     return [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

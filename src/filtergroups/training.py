@@ -31,21 +31,13 @@ from filtergroups.measuring import Results, criteria, measure, measure_plain, pl
 from filtergroups.progress import Reporter, Silent
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import generator_for, learning_rate_at, seed_for, temperature_at
-from filtergroups.signals import stop_signals
+from filtergroups.signals import Stopped, stop_signals
 from filtergroups.statistics import load_statistics, recalibrated, save_statistics
 from filtergroups.weighting import TaskWeights
 from filtergroups.writing import write_atomically
 
 LOG_EVERY = 20
 VALIDATION_SAMPLES = 4  # sampled passes of a validation; evaluation takes 50
-
-
-class Stopped(Exception):
-    """Training was asked to stop; what was done is saved."""
-
-    def __init__(self, run: Run, step: int, number: int) -> None:
-        super().__init__(f"stopped at step {step}; go on with: filtergroups resume {run.path}")
-        self.exit_code = 128 + number
 
 
 class Diverged(RunError):
@@ -183,7 +175,7 @@ class Trainer:
                 self._after(step + 1)
                 if asked:
                     self._save()
-                    raise Stopped(self.run, step + 1, asked[0])
+                    raise Stopped(self.run.path, step + 1, asked[0])
         self._finish()
 
     def _describe(self) -> None:

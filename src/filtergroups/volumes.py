@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,8 +17,18 @@ OVERLAP = 0.25
 PASSES_AT_ONCE = 5  # passes whose volumes are held at once
 
 
+class ModeNetwork(Protocol):
+    """What a prediction without samples needs of a network."""
+
+    tasks: tuple[Task, ...]
+    spatial_dims: int
+
+    def __call__(self, images: Tensor) -> dict[str, Tensor]: ...
+    def evaluating(self, statistics: Statistics) -> AbstractContextManager[None]: ...
+
+
 def predict_volume(
-    network: GroupedNetwork,
+    network: GroupedNetwork | ModeNetwork,
     image: Tensor,
     *,
     window: tuple[int, ...],
@@ -43,6 +54,7 @@ def predict_volume(
             for name, output in slide(stack, window, padded(network, padding), windows_at_once).items():
                 accumulators[name].add(output)
         else:
+            assert isinstance(network, GroupedNetwork)
             passes = network.passes(temperature, torch.Generator().manual_seed(seed))
             for first in range(0, samples, PASSES_AT_ONCE):
                 passes.draw(min(PASSES_AT_ONCE, samples - first))

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import filtergroups as fg
-from filtergroups.compact.build import compact
-from filtergroups.compact.recording import CannotExport, record
-from filtergroups.compact.steps import CompactNetwork, Step, Value, as_json, from_json
+from filtergroups.compaction.build import compact
+from filtergroups.compaction.recording import CannotExport, record
+from filtergroups.compaction.steps import CompactNetwork, Step, Value, as_json, from_json
 from filtergroups.networks.vgg import VGG11
 from tests.backbones import BACKBONES
 from tests.laws import fix_at_random, generator, randomise

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from filtergroups.compact.passes import compacted, multiplications
-from filtergroups.compact.recording import CannotExport, record_for_any_size
-from filtergroups.compact.steps import CompactNetwork
+from filtergroups.compaction.passes import compacted, multiplications
+from filtergroups.compaction.recording import CannotExport, record_for_any_size
+from filtergroups.compaction.steps import CompactNetwork
 from filtergroups.groups.lift import EXAMPLE_SIZES
 from filtergroups.network import GroupedNetwork
 

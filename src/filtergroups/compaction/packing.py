@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from filtergroups.compact.recording import Recording
-from filtergroups.compact.steps import Step, Value, Weight
+from filtergroups.compaction.recording import Recording
+from filtergroups.compaction.steps import Step, Value, Weight
 from filtergroups.groups.operations import words
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "linear")

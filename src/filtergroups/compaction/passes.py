@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from filtergroups.compact.packing import CONVOLUTIONS, TRANSPOSED, packed
-from filtergroups.compact.recording import Recording
-from filtergroups.compact.steps import Step, Value, Weight, leaves
+from filtergroups.compaction.packing import CONVOLUTIONS, TRANSPOSED, packed
+from filtergroups.compaction.recording import Recording
+from filtergroups.compaction.steps import Step, Value, Weight, leaves
 
 
 def compacted(recording: Recording, tasks: Sequence[str]) -> Recording:

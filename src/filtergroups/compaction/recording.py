@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from filtergroups.compact.steps import ALLOWED, Size, Step, Value, Weight
+from filtergroups.compaction.steps import ALLOWED, Size, Step, Value, Weight
 from filtergroups.groups.operations import ATTRIBUTES, OUT_OF_PLACE, QUERIES, run
 from filtergroups.groups.streams import Run, Streams, spread
 

@@ -1,0 +1,155 @@
+"""Predictions for a user's own scans, as NIfTI volumes, by a run's network or by an exported file."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from filtergroups.config import ScansData
+from filtergroups.correction import Correction, interval
+from filtergroups.data.examples import DataError
+from filtergroups.listing import Predicted, prepare_folder
+from filtergroups.network import Statistics
+from filtergroups.shipped import Shipped
+from filtergroups.tasks import Classification, ImageRegression, Prediction, Regression, Segmentation, Task
+from filtergroups.volumes import predict_volume
+from filtergroups.writing import write_atomically
+
+
+def predict_scans(
+    predict_one: Callable[[Tensor], dict[str, Prediction]],
+    tasks: Sequence[Task],
+    scans: ScansData,
+    constants: dict[str, Any],
+    inputs: Sequence[Path],
+    out: Path,
+    *,
+    force: bool,
+    corrections: Mapping[str, Correction],
+    intervals: bool,
+    progress: Callable[[str, int, int], None] | None,
+) -> Predicted:
+    """Predict each scan by `predict_one` (preprocessed image -> predictions) and write its volumes."""
+    import nibabel
+
+    from filtergroups.data.scans import preprocess_volume, to_original_grid
+
+    files = scan_files(inputs, scans)
+    result = Predicted()
+    for folder in (out / name for name in files):
+        if folder.exists() and not force:
+            raise DataError(f"{folder}: expected a new folder, found one; use --force to replace it")
+    prepare_folder(out)
+    for number, (name, file) in enumerate(files.items(), start=1):
+        folder = out / name
+        try:
+            image, _, way_back = preprocess_volume(file, scans, constants)
+        except DataError as error:
+            result.problems.append(str(error))
+            continue
+        predictions = predict_one(image)
+        for task in tasks:
+            prediction = predictions[task.name]
+            labels = isinstance(task, Segmentation)
+            spread = "entropy" if labels else "std"
+            volumes = [("", prediction.value, labels), (f"_{spread}", prediction.spread, False)]
+            if intervals and not labels:
+                low, high = interval(prediction, corrections.get(task.name))
+                volumes += [("_low", low, False), ("_high", high, False)]
+            for suffix, values, nearest in volumes:
+                array = to_original_grid(values, way_back)
+                path = folder / f"{task.name}{suffix}.nii.gz"
+                dtype = np.uint8 if nearest else np.float32
+                image_out = nibabel.Nifti1Image(array.astype(dtype), way_back.file_affine)
+                write_atomically(path, _gzipped(image_out))
+                result.written.append(path)
+        result.count += 1
+        if progress is not None:
+            progress("predicting", number, len(files))
+    return result
+
+
+def scan_files(inputs: Sequence[Path], scans: ScansData) -> dict[str, Path]:
+    """Patient -> file: of a patient's folder, a folder of those, or NIfTI files."""
+    found: list[tuple[str, Path]] = []
+    for path in inputs:
+        if (path / scans.input).is_file():
+            found.append((path.resolve().name, path / scans.input))
+        elif os.path.isdir(path):
+            inside = [folder / scans.input for folder in sorted(path.iterdir()) if (folder / scans.input).is_file()]
+            found += [(file.parent.name, file) for file in inside] or [(path.resolve().name, path / scans.input)]
+        elif path.name == scans.input:
+            found.append((path.resolve().parent.name, path))
+        else:
+            found.append((path.name.removesuffix(".gz").removesuffix(".nii") or path.name, path))
+    if all(map(os.path.isdir, inputs)) and not any(file.is_file() for _, file in found):
+        raise DataError(
+            f"expected scans named {scans.input}, found none in {', '.join(map(str, inputs))}; check the paths"
+        )
+    files: dict[str, Path] = {}
+    for name, file in found:
+        if files.setdefault(name, file).resolve() != file.resolve():
+            raise DataError(
+                f"expected scans of different names, found {files[name]} and {file}, which would both be written to "
+                f"{name}; predict them one at a time"
+            )
+    return files
+
+
+def _gzipped(image: Any) -> bytes:
+    import gzip
+
+    content: bytes = image.to_bytes()
+    return gzip.compress(content, compresslevel=3)
+
+
+def predict_scans_with_file(
+    model: Shipped,
+    inputs: Sequence[Path],
+    out: Path,
+    *,
+    force: bool,
+    intervals: bool,
+    progress: Callable[[str, int, int], None] | None,
+) -> Predicted:
+    """Predict scans by an exported ONNX file: what the run's mode network would say."""
+    network = ShippedNetwork(model)
+    scans = ScansData.model_validate({**model.about["scans"], "root": "."})
+    window, padding = tuple(model.about["windows"]["window"]), model.about["windows"]["padding"]
+    if intervals and not network.corrections:
+        raise DataError("--intervals: one pass has no spread; calibrate the run with --samples 0, then export again")
+    return predict_scans(
+        partial(predict_volume, network, window=window, padding=padding, samples=0),
+        network.tasks, scans, model.about["constants"], inputs, out,
+        force=force, corrections=network.corrections, intervals=intervals, progress=progress,
+    )  # fmt: skip
+
+
+class ShippedNetwork:
+    """An ONNX file where a network at its mode is expected."""
+
+    def __init__(self, model: Shipped) -> None:
+        self.model = model
+        self.tasks = tuple(_task(entry) for entry in model.tasks)
+        self.spatial_dims = len(model.about["image_shape"]) - 1
+        self.corrections = {e["name"]: Correction(**e["correction"]) for e in model.tasks if e["correction"]}
+
+    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+        return {name: torch.from_numpy(output) for name, output in self.model.outputs(images.numpy()).items()}
+
+    @contextmanager
+    def evaluating(self, statistics: Statistics) -> Iterator[None]:
+        yield
+
+
+def _task(entry: dict[str, Any]) -> Task:
+    kinds = {kind.__name__: kind for kind in (Regression, Classification, Segmentation, ImageRegression)}
+    settings = {key: value for key, value in entry.items() if key not in ("kind", "labels", "correction")}
+    task: Task = kinds[entry["kind"]](**settings)
+    return task
