@@ -86,12 +86,13 @@ def export(
 
 
 def image_shape(restored: Restored) -> tuple[int, ...]:
-    """The spatial size that the network reads: an image, or a padded window of a scan."""
+    """What the network reads, channels × space: an image, or a padded window of a scan."""
+    channels = restored.network.channels
     if restored.scans is None:
         size = int(restored.progress.constants["size"])
-        return (size, size)
+        return (channels, size, size)
     padding = restored.windows["padding"]
-    return tuple(length + 2 * padding for length in restored.windows["window"])
+    return (channels, *(length + 2 * padding for length in restored.windows["window"]))
 
 
 def about(restored: Restored, asked: Sequence[str], small: CompactNetwork) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def check_against_mode(restored: Restored, small: CompactNetwork) -> None:
 def costs(restored: Restored, asked: Sequence[str], small: CompactNetwork, size: int) -> list[Cost]:
     """The network before, the file, and the compact network of each task alone."""
     network = restored.network
-    shape = small.image_shape[1:]
+    shape = small.image_shape
     parameters = sum(parameter.numel() for parameter in network.parameters())
     before = restored.run.checkpoint(restored.checkpoint).stat().st_size
     rows = [Cost("grouped network at its mode", parameters, network.multiplications(shape), before, {})]

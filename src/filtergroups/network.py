@@ -146,13 +146,18 @@ class GroupedNetwork(nn.Module):
         found = (layer.assignment for layer in self.grouped_layers())
         return list(dict.fromkeys(a.base if isinstance(a, TiedRows) else a for a in found))
 
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels and space of the image that the backbone was tried on when it was lifted."""
+        return tuple(self._example[1:])
+
     def cost_model(self, image_shape: Sequence[int] | None = None) -> CostModel:
         """The multiplications of one image of a shape (channels × space) as a function of p; `.plain` is the reference.
 
         None: the shape that the backbone was tried on when it was lifted. Found by one pass, then kept.
         """
-        batch, *example = self._example
-        shape = tuple(example if image_shape is None else image_shape)
+        batch = self._example[0]
+        shape = self.image_shape if image_shape is None else tuple(image_shape)
         if shape not in self._cost_models:
             layers = list(self.grouped_layers())
             images = layers[0].weight.new_zeros(batch, *shape)

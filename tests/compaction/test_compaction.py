@@ -62,7 +62,7 @@ def assert_equal_outputs(found, expected):
 
 def test_outputs_are_those_of_the_mode_network(case):
     network, images = case
-    small = compact(network, image_shape=images.shape[2:])
+    small = compact(network, image_shape=images.shape[1:])
     with torch.no_grad():
         assert_equal_outputs(small(images), network(images))
         assert_equal_outputs(small(images[:1]), network(images[:1]))
@@ -73,8 +73,8 @@ def test_one_task_is_what_that_task_needs(case):
     network, images = case
     name = network.tasks[0].name
     whole, alone = (
-        compact(network, image_shape=images.shape[2:]),
-        compact(network, [name], image_shape=images.shape[2:]),
+        compact(network, image_shape=images.shape[1:]),
+        compact(network, [name], image_shape=images.shape[1:]),
     )
     with torch.no_grad():
         found = alone(images)
@@ -86,14 +86,14 @@ def test_one_task_is_what_that_task_needs(case):
     for layer in network.grouped_layers():
         kernels = (layer.assignment.mode() == other).nonzero().flatten()
         layer.weight.data.index_fill_(1 if layer.transposed else 0, kernels, 7.0)
-    again = compact(network, [name], image_shape=images.shape[2:])
+    again = compact(network, [name], image_shape=images.shape[1:])
     assert all(torch.equal(a, b) for a, b in zip(alone.weights.values(), again.weights.values(), strict=True))
 
 
 def test_another_image_size_works_where_the_network_allows_it():
     network = lived_in(fg.highresnet(PIXELS, width=0.25), (2, 1, 16, 16))
     fix_at_random(network)
-    small = compact(network, image_shape=(16, 16))
+    small = compact(network, image_shape=(1, 16, 16))
     images = torch.randn(2, 1, 20, 28)
     assert small.varies == (0, 2, 3)
     with torch.no_grad():
@@ -115,7 +115,7 @@ class Flat(nn.Module):
 def test_a_network_for_one_image_size_keeps_it_and_any_batch():
     network = fg.lift(Flat(), TASKS, example=torch.zeros(1, 3, 8, 8))
     fix_at_random(network)
-    small = compact(network, image_shape=(8, 8))
+    small = compact(network, image_shape=(3, 8, 8))
     assert small.varies == (0,)
     images = torch.randn(5, 3, 8, 8)
     with torch.no_grad():
@@ -125,7 +125,7 @@ def test_a_network_for_one_image_size_keeps_it_and_any_batch():
 def test_thirds_cost_five_ninths_of_the_plain_backbone():
     network = fg.vgg11(TASKS, width=0.75, method="constant_mask").eval()  # every width is a multiple of three
     plain = fg.vgg11(TASKS, width=0.75, method="hard_sharing").eval()
-    small, whole = compact(network, image_shape=(32, 32)), compact(plain, image_shape=(32, 32))
+    small, whole = compact(network, image_shape=(3, 32, 32)), compact(plain, image_shape=(3, 32, 32))
     assert whole.multiplications == multiplications_of(VGG11(3, 0.75), (1, 3, 32, 32)) + heads_of(plain)
     first = 3 * 48 * 9 * 32 * 32
     inner = whole.multiplications - first - heads_of(plain)
@@ -149,7 +149,7 @@ def heads_of(network, share=1.0):
 def test_norms_are_folded_and_nothing_is_multiplied_by_zero():
     network = lived_in(fg.vgg11(TASKS, width=0.25), (3, 3, 64, 64))
     fix_at_random(network)
-    small = compact(network, image_shape=(64, 64))
+    small = compact(network, image_shape=(3, 64, 64))
     names = {step.function for step in small.steps}
     assert "batch_norm" not in names
     assert "place_channels" not in names
@@ -170,7 +170,7 @@ def test_dead_kernels_are_dropped():
     groups[:5] = age
     layers[2].assignment.fix(groups)
     layers[3].assignment.fix(torch.full((layers[3].kernels,), network.family.full))
-    small = compact(network, image_shape=(32, 32))
+    small = compact(network, image_shape=(3, 32, 32))
     kernels = [w.shape[0] for n, w in small.weights.items() if n.startswith("conv2d") and n.endswith("weight")]
     assert kernels[2] == layers[2].kernels - 5
     assert len(kernels) == 8
@@ -181,12 +181,12 @@ def test_every_method_can_be_exported():
         network = lived_in(fg.vgg11(TASKS, width=0.125, method=method), (3, 3, 32, 32))
         images = torch.randn(2, 3, 32, 32)
         with torch.no_grad():
-            assert_equal_outputs(compact(network, image_shape=(32, 32))(images), network(images))
+            assert_equal_outputs(compact(network, image_shape=(3, 32, 32))(images), network(images))
 
 
 def test_steps_survive_json():
     network = lived_in(fg.lift(BACKBONES["resnet18"][0](), TASKS), (2, 3, 64, 64))
-    small = compact(network, image_shape=(64, 64))
+    small = compact(network, image_shape=(3, 64, 64))
     text = json.dumps(
         [
             [s.function, as_json(s.args), {k: as_json(v) for k, v in s.kwargs.items()}, s.results, s.several]

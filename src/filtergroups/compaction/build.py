@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from filtergroups.compaction.passes import compacted, multiplications
-from filtergroups.compaction.recording import CannotExport, record_for_any_size
+from filtergroups.compaction.recording import record_for_any_size
 from filtergroups.compaction.steps import CompactNetwork
-from filtergroups.groups.lift import EXAMPLE_SIZES
 from filtergroups.network import GroupedNetwork
 
 
@@ -17,8 +16,8 @@ def compact(
 ) -> CompactNetwork:
     """The plain network that is left when every kernel is in its most probable group.
 
-    Its outputs are those of `network` at evaluation. tasks: only what these need; None: all. image_shape: the spatial
-    size to build it for; None: one that the network can read. Other sizes work where the network's own code allows it.
+    Its outputs are those of `network` at evaluation. tasks: only what these need; None: all. image_shape: channels and
+    space to build it for; None: what the backbone was lifted with. Other sizes work where the network's code allows it.
     """
     asked = _asked(network, tasks)
     with network.evaluating("running"):
@@ -40,21 +39,7 @@ def _asked(network: GroupedNetwork, tasks: Sequence[str] | None) -> list[str]:
 
 def _image(network: GroupedNetwork, image_shape: Sequence[int] | None) -> Tensor:
     """Two images to record with; noise, as nothing depends on what they show."""
-    weight = next(network.parameters())
+    shape = network.image_shape if image_shape is None else tuple(image_shape)
+    weight = next(network.grouped_layers()).weight
     generator = torch.Generator().manual_seed(0)
-    sizes = [tuple(image_shape)] if image_shape else [(n,) * network.spatial_dims for n in _sizes(network)]
-    problem: Exception | None = None
-    for size in sizes:
-        image = torch.randn(2, network.channels, *size, generator=generator).to(weight.device, weight.dtype)
-        try:
-            with torch.no_grad():
-                network(image)
-        except (RuntimeError, ValueError) as error:
-            problem = error
-        else:
-            return image
-    raise CannotExport(f"the network did not run on images of size {sizes[-1]} ({problem}); pass image_shape")
-
-
-def _sizes(network: GroupedNetwork) -> Sequence[int]:
-    return EXAMPLE_SIZES[network.spatial_dims]
+    return torch.randn(2, *shape, generator=generator).to(weight.device, weight.dtype)
