@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test bench lint format schema clean
+.PHONY: setup demo test bench bench-ship lint format schema clean
 
 setup: $(READY)
 
@@ -34,6 +34,9 @@ schema: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cost.py
+
+bench-ship: $(READY)
+	$(BIN)/python benchmarks/ship.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -50,12 +50,11 @@ def medians(calls: dict[str, Call], runs: int) -> dict[str, float]:
 def half_converged() -> fg.GroupedNetwork:
     """Its first layers have settled on sharing; the others are still at .2 / .6 / .2."""
     network = fg.vgg11(two_tasks(), width=WIDTH).eval()
-    layers = list(network.grouped_layers())
-    for layer in layers[: len(layers) // 2]:
+    assignments = network.assignments()
+    for assignment in assignments[: len(assignments) // 2]:
         with torch.no_grad():
-            layer.assignment.probabilities()
-            layer.assignment.rho.fill_(-20.0)  # type: ignore[operator]  # a parameter here
-            layer.assignment.rho[:, network.family.full] = 1.0  # type: ignore[index]  # a parameter here
+            assignment.rho.fill_(-20.0)
+            assignment.rho[:, network.family.full] = 1.0
     return network
 
 

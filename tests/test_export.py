@@ -240,3 +240,22 @@ def test_a_foreign_onnx_file_is_refused(tmp_path):
 def test_a_foreign_safetensors_file_is_refused(pictures):
     with pytest.raises(ValueError, match="expected a compact network"):
         fg.load_compact(Run.open(pictures).checkpoint("best"))
+
+
+def test_the_lines_of_plain_onnxruntime_code_say_the_same(pictures, tmp_path, capsys, monkeypatch):
+    export(pictures, out=tmp_path / "model.onnx", measure=False)
+    image = images_of(pictures)[0]
+    (tmp_path / "image.png").write_bytes(image.read_bytes())
+    text = (Path(__file__).parents[1] / "docs" / "shipping.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert code is not None
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code[1], "shipping.md", "exec"), {})
+    printed = capsys.readouterr().out
+    predict(tmp_path / "model.onnx", [image], tmp_path / "out.csv")
+    (row,) = rows_of(tmp_path / "out.csv")
+    level, pattern = (line.split() for line in printed.splitlines())
+    assert level[0] == "level"
+    assert level[2] == "points"
+    assert float(level[1]) == pytest.approx(float(row["level"]), rel=1e-2)
+    assert pattern == ["pattern", row["pattern"]]
