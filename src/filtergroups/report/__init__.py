@@ -1,0 +1,99 @@
+"""See what was learned: one self-contained HTML file from one run or several."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from filtergroups.data.splits import write_atomically
+from filtergroups.network import GroupedNetwork
+from filtergroups.report.activations import activations_section
+from filtergroups.report.album import Album
+from filtergroups.report.architecture import architecture_section, payload
+from filtergroups.report.calibration import calibration_section, cost_section
+from filtergroups.report.collect import Record, record_of_network, record_of_run
+from filtergroups.report.comparison import comparison_section
+from filtergroups.report.curves import curves, curves_section
+from filtergroups.report.evidence import Evidence, Step, evidence_for, evidence_of_network
+from filtergroups.report.html import Html
+from filtergroups.report.page import assembled
+from filtergroups.report.predictions import predictions_section
+from filtergroups.report.probabilities import probabilities_section
+from filtergroups.report.summary import data_name, network_name, summary_section
+from filtergroups.run import RunError
+
+# Of the 15 MB that a page may have: bytes of probabilities (a third more as text) and of pictures, for all runs.
+PROBABILITIES = 3_500_000
+PICTURES = 8_000_000
+
+
+def report(
+    runs: Path | GroupedNetwork | Sequence[Path | GroupedNetwork],
+    out: Path,
+    *,
+    data: Path | None = None,
+    split: str = "test",
+    examples: int = 12,
+    samples: int = 10,
+    images: Tensor | None = None,
+    force: bool = False,
+    progress: Step | None = None,
+) -> Path:
+    """Write a report about runs (or networks that other code trained) into one HTML file.
+
+    data: where the data are now, if not where the config says. split: the part that predictions are shown of.
+    examples: how many images in each grid. samples: passes of a prediction. images: a batch to show the activations
+    of a network that other code trained. force: replace a file that is there.
+    """
+    given = [runs] if isinstance(runs, Path | str | GroupedNetwork) else list(runs)
+    out = Path(out)
+    if not given:
+        raise RunError("expected at least one run, found none; name a run folder")
+    if out.exists() and not force:
+        raise RunError(f"{out}: expected a new file, found one; use --force or -o")
+    records, evidences = [], []
+    for number, one in enumerate(given):
+        if isinstance(one, GroupedNetwork):
+            records.append(record_of_network(one, "network" if len(given) == 1 else f"network {number + 1}"))
+            evidences.append(evidence_of_network(one, images))
+        else:
+            records.append(record_of_run(Path(one)))
+            evidences.append(evidence_for(records[-1], data=data, split=split, progress=progress))
+    made = []
+    for number, (record, evidence) in enumerate(zip(records, evidences, strict=True)):
+        album = Album(PICTURES // len(records))
+        sections = sections_of(
+            record, evidence, album, f"r{number}", examples=examples, samples=samples, progress=progress
+        )
+        about = {**payload(record, PROBABILITIES // len(records)), "curves": curves(record)}
+        made.append((f"r{number}", record, sections, about))
+    title, lead = _titles(records)
+    comparison = comparison_section(records) if len(records) > 1 else None
+    write_atomically(out, assembled(title, lead, comparison, made).encode())
+    return out
+
+
+def sections_of(record: Record, evidence: Evidence, album: Album, key: str, **how: Any) -> list[Html]:
+    """The parts about one run, in their order; those that do not apply are left out."""
+    parts = [
+        summary_section(record, key),
+        architecture_section(record, key),
+        probabilities_section(record, key),
+        activations_section(record, evidence, album, key),
+        predictions_section(record, evidence, album, key, **how),
+        curves_section(record, key),
+        calibration_section(record, key),
+        cost_section(record, key),
+    ]
+    return [part for part in parts if part is not None]
+
+
+def _titles(records: list[Record]) -> tuple[str, str]:
+    first = records[0]
+    if len(records) > 1:
+        methods = list(dict.fromkeys(record.method for record in records))
+        return f"{len(records)} runs compared", f"{', '.join(methods)} on {data_name(first.config)}"
+    tasks = " and ".join([", ".join(first.family.tasks[:-1]), first.family.tasks[-1]][-min(2, len(first.family.tasks)) :])
+    asked = "What is shared by" if len(first.family.tasks) > 1 else "What is used by"
+    return f"{asked} {tasks}", f"{first.name}: {first.method} on {network_name(first)}, {data_name(first.config)}."

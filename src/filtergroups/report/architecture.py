@@ -1,0 +1,209 @@
+"""The learned architecture: how many kernels of each layer belong to which group, and who reads whom."""
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from filtergroups.groups.routing import Family
+from filtergroups.palette import OTHERS, group_colours, ramp, rgb, task_colour, vertical_order
+from filtergroups.report.collect import Probabilities, Record, evenly
+from filtergroups.report.html import Html, note, section, table, tag
+
+MOST_GROUPS = 24  # shown one by one; of all 255 subsets of eight tasks the rest are added up
+
+
+@dataclass(frozen=True)
+class ShownGroups:
+    """The groups of a family that are shown one by one; what is left is added up as one more."""
+
+    names: list[str]
+    colours: list[str]
+    members: list[list[int]]  # for each shown group the columns of the probabilities that it adds up
+    order: list[int]  # from top to bottom
+
+    def columns(self, probabilities: Probabilities) -> Probabilities:
+        return np.stack([probabilities[:, member].sum(1) for member in self.members], 1)
+
+
+def shown_groups(record: Record) -> ShownGroups:
+    known = record.family
+    colours, order = group_colours(known), vertical_order(known)
+    kept = list(range(len(known)))
+    if len(kept) > MOST_GROUPS:
+        sizes = record.timeline.probabilities[-1].sum(0)
+        kept = sorted(np.argsort(-sizes, kind="stable")[:MOST_GROUPS].tolist())
+        if known.full not in kept:
+            kept = sorted([*kept[:-1], known.full])
+    left = [group for group in range(len(known)) if group not in kept]
+    return ShownGroups(
+        names=[known.names[group] for group in kept] + ([f"{len(left)} others"] if left else []),
+        colours=[colours[group] for group in kept] + ([OTHERS] if left else []),
+        members=[[group] for group in kept] + ([left] if left else []),
+        order=[kept.index(group) for group in order if group in kept] + ([len(kept)] if left else []),
+    )
+
+
+def payload(record: Record, budget: int) -> dict[str, Any]:
+    """What the page's figures of groups are drawn from; probabilities as bytes, thinned in time to the budget."""
+    timeline, shown = record.timeline, shown_groups(record)
+    size = len(timeline.probabilities[0]) * len(shown.names)
+    last = len(timeline.steps) - 1
+    chosen = evenly(timeline.learned + 1, max(2, budget // size))
+    chosen += [last] if last > timeline.learned else []
+    columns = [shown.columns(timeline.probabilities[time]) for time in chosen]
+    starts = np.cumsum([0, *(layer.kernels for layer in timeline.layers)])[:-1]
+    packed = np.stack([np.rint(values * 255).clip(0, 255).astype(np.uint8) for values in columns])
+    reads = _reads(record.family, shown)
+    tasks = [
+        {"name": task, "colour": task_colour(n), "groups": _serving(record.family, shown, task)}
+        for n, task in enumerate(record.family.tasks)
+    ]
+    return {
+        "groups": [
+            {
+                "name": name,
+                "colour": shown.colours[g],
+                "reads": reads[g],
+                "readers": max(1, sum(g in task["groups"] for task in tasks)),
+            }
+            for g, name in enumerate(shown.names)
+        ],
+        "tasks": tasks,
+        "order": shown.order,
+        "layers": [{"name": layer.name, "kernels": layer.kernels} for layer in timeline.layers],
+        "steps": [timeline.steps[time] for time in chosen],
+        "fixedAt": len(chosen) - 1 if timeline.fixed_at is not None else None,
+        "learned": len(chosen) - (2 if timeline.fixed_at is not None else 1),
+        "sums": [np.round(np.add.reduceat(values, starts, axis=0), 2).tolist() for values in columns],
+        "p": base64.b64encode(packed.tobytes()).decode(),
+        "corners": corners(record.family),
+        "ramp": [rgb(colour) for colour in ramp("viridis", 64)],
+        "steep": ramp("viridis", 32, 0.0, 0.92),
+    }
+
+
+def corners(known: Family) -> list[int] | None:
+    """Left, right and top of the triangle of two tasks and what they share."""
+    return [*known.specialists, known.full] if len(known.tasks) == 2 and len(known) == 3 else None
+
+
+def _reads(known: Family, shown: ShownGroups) -> list[list[int]]:
+    """For each shown group the shown groups that it may read; what is added up is not followed."""
+    single = [member[0] if len(member) == 1 else None for member in shown.members]
+    return [
+        [h for h, source in enumerate(single) if g is not None and source is not None and known.readable[g][source]]
+        for g in single
+    ]
+
+
+def _serving(known: Family, shown: ShownGroups, task: str) -> list[int]:
+    serving = set(known.containing(task))
+    return [g for g, member in enumerate(shown.members) if len(member) == 1 and member[0] in serving]
+
+
+def time_control(label: str = "Training time") -> Html:
+    """The slider over training time; the page's script fills it in."""
+    return tag(
+        "div",
+        tag("button", "▶", type="button", class_="play", aria_label="play"),
+        tag("label", tag("span", label, class_="dim"), tag("input", type="range", min=0, step=1, aria_label=label)),
+        tag("output"),
+        class_="time",
+    )
+
+
+def legend(shown: ShownGroups) -> Html:
+    items = [
+        tag("li", tag("span", class_="swatch", style=f"--c:{shown.colours[group]}"), shown.names[group])
+        for group in shown.order
+    ]
+    return tag("ul", *items, class_="legend", aria_label="groups")
+
+
+def architecture_section(record: Record, key: str) -> Html:
+    shown, timeline = shown_groups(record), record.timeline
+    sums = shown_sums(record, shown)
+    rows: list[list[Any]] = [
+        [f"{n + 1} · {layer.name}", str(layer.kernels), *(f"{value:.1f}" for value in sums[n][shown.order])]
+        for n, layer in enumerate(timeline.layers)
+    ]
+    head = ["layer", "kernels", *(shown.names[group] for group in shown.order)]
+    alt = "Flow of features through the groups, layer by layer; the numbers are in the table below."
+    picture = tag(
+        "div",
+        tag(
+            "div",
+            time_control() if len(timeline.steps) > 1 and record.kind == "learned" else None,
+            tag(
+                "div",
+                tag("button", "kernels", type="button", data_value="kernels", aria_pressed="true"),
+                tag("button", "shares", type="button", data_value="share", aria_pressed="false"),
+                class_="choice",
+                role="group",
+                aria_label="width of the bands",
+            ),
+            class_="controls",
+        ),
+        legend(shown),
+        tag("div", class_="drawing"),
+        class_="card",
+        data_figure="flow",
+        data_of=key,
+        data_alt=alt,
+    )
+    return section(
+        f"{key}-architecture",
+        "What is shared" if record.kind == "learned" else "Who shares what",
+        tag("p", described(record, sums, shown), class_="lead-in"),
+        picture,
+        note(
+            "A band is as high as its group has kernels (the sum of their probabilities). Between layers it divides "
+            "among the groups that may read it and joins what else they read: a kernel reads the features of every "
+            "group that serves all of its tasks. Layers are in the order in which they run"
+            + ("; skip connections are not drawn." if record.network == "lifted" else ".")
+            + " Below, the share of each group in its layer."
+        ),
+        tag("details", tag("summary", "The numbers as a table"), table(head, rows, caption="Kernels by layer and group")),
+    )
+
+
+def shown_sums(record: Record, shown: ShownGroups) -> Probabilities:
+    sums = record.timeline.sums()
+    return np.stack([sums[:, member].sum(1) for member in shown.members], 1)
+
+
+def described(record: Record, sums: Probabilities, shown: ShownGroups) -> str:
+    """What the picture shows, in words."""
+    total = float(sums.sum())
+    if len(record.family.tasks) == 1:
+        return f"There is one task, so that all {total:.0f} kernels belong to it."
+    if record.kind == "fixed":
+        return (
+            f"The method {record.method} fixes the groups; they were not learned. Of {total:.0f} kernels, "
+            + _counted(sums.sum(0), shown)
+            + "."
+        )
+    if record.kind == "constant":
+        return (
+            f"The method {record.method} draws every kernel's group anew at each step, with constant probabilities "
+            "that were not learned. The widths are expected numbers of kernels."
+        )
+    full = next(g for g, member in enumerate(shown.members) if member == [record.family.full])
+    share = sums[:, full] / sums.sum(1)
+    turn = f"from {share[0]:.0%} of the first layer to {share[-1]:.0%} of the last"
+    return f"Of {total:.0f} kernels, {_counted(sums.sum(0), shown)}. The shared part goes {turn}."
+
+
+def _counted(sizes: Any, shown: ShownGroups) -> str:
+    """The largest groups: '210 are shared by all tasks, 200 are age's own'."""
+    largest = sorted(shown.order, key=lambda group: -sizes[group])[:4]
+    parts = []
+    for group in largest:
+        if sizes[group] < 0.5:
+            continue
+        name = shown.names[group]
+        whom = "by all tasks" if name == "shared" else f"by {name.replace('+', ' and ')}"
+        parts.append(f"{sizes[group]:.0f} are {'shared' if name == 'shared' else 'used'} {whom}")
+    return ", ".join(parts)

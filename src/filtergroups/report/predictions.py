@@ -1,0 +1,181 @@
+"""The predictions' part of the page."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from filtergroups.palette import label_colour
+from filtergroups.report.album import Album, AlbumFull, Pixels, as_bytes, at_most, coloured, stretched
+from filtergroups.report.collect import Record
+from filtergroups.report.evidence import Evidence, Step
+from filtergroups.report.examples import Answer, Example, look
+from filtergroups.report.html import Html, joined, note, section, tag
+from filtergroups.report.scores import written
+from filtergroups.report.slices import Patient, look_at_scans, painted
+from filtergroups.tasks import Segmentation
+
+SIDE = 160  # pixels of the longer side
+
+
+def predictions_section(
+    record: Record, evidence: Evidence, album: Album, key: str, *, examples: int, samples: int, progress: Step | None
+) -> Html:
+    name, title = f"{key}-predictions", "Predictions"
+    if evidence.problem is not None or evidence.restored is None:
+        words = evidence.problem or "Predictions need a run folder: this network was trained by other code."
+        return section(name, title, note(words))
+    if evidence.volumes is not None:
+        return section(name, title, *_scans(evidence, album, samples=samples, progress=progress))
+    return section(name, title, *_images(evidence, album, examples=examples, samples=samples))
+
+
+def _images(evidence: Evidence, album: Album, *, examples: int, samples: int) -> list[Html]:
+    looked = look(evidence, count=examples, samples=samples)
+    passes = f"{looked.samples} sampled passes" if looked.samples else "one pass of the mode network"
+    parts = [
+        tag("p", f"From the {evidence.split} part, by {passes}: truth, then prediction.", class_="lead-in"),
+        tag("h3", "Some, drawn at random"),
+    ]
+    try:
+        parts.append(tag("div", *(_tile(example, album) for example in looked.some), class_="tiles"))
+        for task, worst in looked.worst.items():
+            parts.append(tag("h3", f"The worst for {task}, of {looked.count} examples"))
+            parts.append(tag("div", *(_tile(example, album) for example in worst), class_="tiles"))
+    except AlbumFull:
+        parts.append(too_large())
+    return parts
+
+
+def too_large() -> Html:
+    return note("More pictures would make this file larger than 15 MB; report this run by itself.")
+
+
+def _tile(example: Example, album: Album) -> Html:
+    told = ", ".join(f"{answer.task.name} {answer.truth}, predicted {answer.value}" for answer in example.answers)
+    rows = [
+        tag(
+            "tr",
+            tag("th", answer.task.name, scope="row"),
+            tag("td", answer.truth),
+            tag("td", answer.value, class_="wrong" if answer.wrong else None),
+        )
+        for answer in example.answers
+    ]
+    stacks = [_maps(answer, album) for answer in example.answers if answer.maps]
+    return tag(
+        "figure",
+        tag("img", src=album.jpeg(at_most(example.image, SIDE)), alt=f"{example.name}: {told}", loading="lazy"),
+        *stacks,
+        tag("table", tag("tbody", *rows), aria_label=f"answers for {example.name}"),
+        class_="tile",
+    )
+
+
+def map_pixels(answer: Answer) -> dict[str, Pixels]:
+    """Truth, prediction and spread of an answer at every pixel, as pictures."""
+    truth, value, spread = (np.asarray(answer.maps[name]) for name in ("truth", "prediction", "spread"))
+    top = float(spread.max()) or 1.0
+    if isinstance(answer.task, Segmentation):
+        blank = np.full(truth.shape, 40, dtype=np.uint8)
+        pictures = {"truth": painted(blank, truth), "prediction": painted(blank, value)}
+    else:
+        known = truth[np.isfinite(truth)]
+        low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+        pictures = {"truth": as_bytes(truth, low, high), "prediction": as_bytes(value, low, high)}
+    return {**pictures, "spread": coloured(as_bytes(spread, 0, top), "viridis")}
+
+
+def _maps(answer: Answer, album: Album) -> Html:
+    images = [
+        tag("img", src=album.png(at_most(pixels, 80, smooth=False)), alt=f"{answer.task.name}: {name}", title=name)
+        for name, pixels in map_pixels(answer).items()
+    ]
+    return tag("div", *images, class_="stack")
+
+
+def _scans(evidence: Evidence, album: Album, *, samples: int, progress: Step | None) -> list[Html]:
+    patients = look_at_scans(evidence, samples=samples, progress=progress)
+    restored = evidence.restored
+    assert restored is not None
+    passes = f"{samples} sampled passes" if restored.passes(samples) else "one pass: the network is fixed, so passes do not differ"
+    worst = max(patients, key=lambda patient: patient.badness)
+    chosen = [("first patient", patients[0])]
+    if len(patients) > 1:
+        label = f"worst of {len(patients)} patients"
+        chosen = [(f"first patient, and the {label}", worst)] if worst is patients[0] else [*chosen, (label, worst)]
+    parts = [tag("p", f"From the {evidence.split} part, by {passes}.", class_="lead-in"), _classes(evidence)]
+    try:
+        parts += [_patient(patient, label, album) for label, patient in chosen]
+    except AlbumFull:
+        parts.append(too_large())
+    return parts
+
+
+def _classes(evidence: Evidence) -> Html:
+    restored = evidence.restored
+    assert restored is not None
+    items = []
+    for task in restored.tasks:
+        if isinstance(task, Segmentation):
+            names = restored.names.get(task.name) or [str(n) for n in range(task.classes)]
+            items += [
+                tag("li", tag("span", class_="swatch", style=f"--c:{label_colour(n - 1)}"), names[n])
+                for n in range(1, task.classes)
+            ]
+    return tag("ul", *items, class_="legend", aria_label="labels") if items else joined()
+
+
+def _patient(patient: Patient, label: str, album: Album) -> Html:
+    names = [f"slice {z}" for z in patient.slices]
+    middle = len(names) // 2
+    figures = []
+    for panel in patient.panels:
+        stack = np.concatenate([at_most(picture, SIDE) for picture in panel.stack])
+        alt = f"{panel.title} of {patient.name}, slices"
+        figures.append(
+            tag(
+                "figure",
+                tag(
+                    "div",
+                    class_="slice",
+                    role="img",
+                    aria_label=alt,
+                    style=f"--n:{len(names)};aspect-ratio:{patient.aspect:.4f};background-image:url({album.jpeg(stack)})",
+                ),
+                tag("figcaption", panel.title, tag("span", f" · {panel.about}" if panel.about else "", class_="dim")),
+            )
+        )
+    slider = tag(
+        "div",
+        tag(
+            "label",
+            tag("span", "Slice", class_="dim"),
+            tag("input", type="range", min=0, max=len(names) - 1, value=middle, aria_label=f"slice of {patient.name}"),
+        ),
+        tag("output", names[middle]),
+        class_="time",
+    )
+    return tag(
+        "div",
+        tag("h3", f"{patient.name} · {label}"),
+        note(_told(patient.scores)),
+        tag("div", slider, class_="controls"),
+        tag("div", *figures, class_="slices"),
+        class_="card",
+        style=f"--at:{middle}",
+        data_slices=json.dumps(names),
+    )
+
+
+def _told(scores: dict[str, Any]) -> str:
+    told = [
+        f"{task} {metric} {written(metric, regions['overall'])}"
+        for task, metrics in scores.items()
+        for metric, regions in metrics.items()
+        if regions.get("overall") is not None
+    ]
+    return "On the slices shown: " + ", ".join(told) + "."
+
+
+__all__ = ["map_pixels", "predictions_section", "stretched"]

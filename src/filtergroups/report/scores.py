@@ -1,0 +1,94 @@
+"""A run's results as one flat list of scores, whatever the task."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from filtergroups.report.collect import Record
+
+MORE_IS_BETTER = {"accuracy", "dice", "psnr"}
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number: of a task, a metric and (for scans) a region."""
+
+    task: str
+    metric: str
+    region: str
+    value: float
+    error: float | None = None  # over patients the standard deviation, over examples the standard error
+    plain: float | None = None  # without looking at the image
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.task, self.metric, self.region
+
+    @property
+    def name(self) -> str:
+        return " ".join(part for part in (self.task, self.metric, self.region) if part and part != "overall")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores and what they were measured on."""
+
+    where: str
+    scores: list[Score]
+    samples: int
+    result: dict[str, Any]
+    evaluated: bool = True  # by `filtergroups evaluate`, not in passing during training
+
+
+def scored(record: Record) -> list[Scored]:
+    """What was measured: the evaluations, test first and sampled ones before the mode; else the last validation."""
+    order = {"test": 0, "validation": 1, "train": 2}
+    results = sorted(
+        record.results, key=lambda found: (found["data"] is not None, order.get(found["split"], 3), -found["samples"])
+    )
+    if results:
+        return [Scored(_where(found), list(_scores(found)), found["samples"], found) for found in results]
+    validations = record.entries("validation")
+    if not validations:
+        return []
+    last = validations[-1]
+    found = {"tasks": last["results"], "plain": {}}
+    return [Scored(f"validation at step {last['step']:,}", list(_scores(found)), 0, found, evaluated=False)]
+
+
+def _where(result: dict[str, Any]) -> str:
+    passes = f"{result['samples']} passes" if result["samples"] else "mode network"
+    data = f" of {result['data']}" if result["data"] else ""
+    return f"{result['split']} part{data}, {result['examples']} examples, {passes}"
+
+
+def _scores(result: dict[str, Any]) -> Any:
+    errors = result.get("standard_errors", {})
+    for task, metrics in result["tasks"].items():
+        plain = result["plain"].get(task, {})
+        for metric, value in metrics.items():
+            if isinstance(value, dict):
+                for region, of_region in value.items():
+                    if of_region is not None:
+                        without = (plain.get(metric) or {}).get(region)
+                        spread = of_region["std"] if of_region["patients"] > 1 else None
+                        yield Score(task, metric, region, of_region["mean"], spread, without and without["mean"])
+            elif isinstance(value, float) and math.isfinite(value):
+                yield Score(task, metric, "", value, errors.get(task, {}).get(metric), plain.get(metric))
+
+
+def written(metric: str, value: float) -> str:
+    """A value with as many digits as make sense; accuracies in per cent."""
+    if metric == "accuracy":
+        return f"{100 * value:.1f} %"
+    if metric == "dice":
+        return f"{value:.3f}"
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:.1f}"
+
+
+def with_error(metric: str, value: float, error: float | None) -> str:
+    if error is None:
+        return written(metric, value)
+    if metric == "accuracy":
+        return f"{100 * value:.1f} ± {100 * error:.1f} %"
+    return f"{written(metric, value)} ± {written(metric, error)}"

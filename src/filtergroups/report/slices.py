@@ -1,0 +1,166 @@
+"""Predictions for whole scans, slice by slice: the first patient and the worst one."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from filtergroups.data.examples import Volume
+from filtergroups.palette import label_colour, rgb
+from filtergroups.report.album import Pixels, as_bytes, coloured, stretched
+from filtergroups.report.collect import evenly
+from filtergroups.report.evidence import Evidence, Step, upright
+from filtergroups.restored import Restored
+from filtergroups.tasks import ImageRegression, Prediction, Segmentation
+from filtergroups.volumes import measure_volume, predict_volume
+
+MOST_SLICES = 24
+MOST_PATIENTS = 6  # among which the worst is sought
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One row of pictures: slices × H × W (× 3)."""
+
+    title: str
+    about: str
+    stack: Pixels
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What is shown of one patient."""
+
+    name: str
+    slices: list[int]  # counted from 1
+    aspect: float  # width by height of a slice in space
+    panels: list[Panel]
+    scores: dict[str, Any]
+    badness: float
+
+
+def look_at_scans(evidence: Evidence, *, samples: int, progress: Step | None = None) -> list[Patient]:
+    """Predict some patients of a part, in their order."""
+    restored, volumes = evidence.restored, evidence.volumes
+    assert restored is not None
+    assert volumes is not None
+    found = []
+    count = min(len(volumes), MOST_PATIENTS)
+    for number, volume in enumerate(volumes):
+        if number >= count:
+            break
+        found.append(_patient(volume, restored, samples))
+        if progress is not None:
+            progress("predicting scans", number + 1, count)
+    return found
+
+
+def _patient(volume: Volume, restored: Restored, samples: int) -> Patient:
+    """A 2-D network is asked about the shown slices only; a 3-D one about the whole scan."""
+    network = restored.network
+    chosen = evenly(volume.image.shape[-1], MOST_SLICES)
+    flat = network.spatial_dims == 2
+    if flat:
+        volume = _sliced(volume, chosen)
+    predictions = predict_volume(
+        network, volume.image, **restored.windows, samples=restored.passes(samples), seed=restored.config.seed,
+        temperature=restored.temperature,
+    )  # fmt: skip
+    assert restored.scans is not None
+    scores = measure_volume(restored.tasks, predictions, volume, restored.names, restored.scans.bone_above)
+    if not flat:
+        volume = _sliced(volume, chosen)
+        predictions = {
+            name: Prediction(found.value[..., chosen], found.spread[..., chosen]) for name, found in predictions.items()
+        }
+    spacing = np.linalg.norm(volume.affine[:3, :3], axis=0)
+    aspect = float(volume.image.shape[1] * spacing[0] / (volume.image.shape[2] * spacing[1]))
+    panels = _panels(volume, restored, predictions, sampled=restored.passes(samples) > 1)
+    return Patient(volume.name, [z + 1 for z in chosen], aspect, panels, scores, _badness(scores, restored))
+
+
+def _sliced(volume: Volume, chosen: list[int]) -> Volume:
+    return Volume(
+        volume.name,
+        volume.image[..., chosen],
+        {name: label[..., chosen] for name, label in volume.labels.items()},
+        {name: mask[..., chosen] for name, mask in volume.masks.items()},
+        volume.affine,
+    )
+
+
+def _badness(scores: dict[str, Any], restored: Restored) -> float:
+    """How much of the plain answer's usual error is left, roughly: absolute error by its scale, 1 − Dice."""
+    parts = []
+    for task in restored.tasks:
+        if isinstance(task, ImageRegression):
+            error = scores[task.name]["mae"]["overall"]
+            parts.append(0.0 if error is None else error / abs(task.scale))
+        elif isinstance(task, Segmentation):
+            dice = scores[task.name]["dice"]["overall"]
+            parts.append(0.0 if dice is None else 1 - dice)
+    return sum(parts)
+
+
+def stacked(values: Tensor) -> NDArray[Any]:
+    """x × y × z as slices × rows × columns, as they are looked at."""
+    return np.stack([upright(values[..., z]).numpy() for z in range(values.shape[-1])])
+
+
+def _panels(
+    volume: Volume, restored: Restored, predictions: dict[str, Prediction], *, sampled: bool
+) -> list[Panel]:
+    image = stretched(stacked(volume.image[0]))
+    panels = [Panel("input", "", image)]
+    for task in restored.tasks:
+        truth, found = volume.labels[task.name], predictions[task.name]
+        if isinstance(task, ImageRegression):
+            panels += _synthesis(task.name, truth, found, sampled)
+        elif isinstance(task, Segmentation):
+            panels += _outlines(task.name, image, truth, found, task.classes)
+    return panels
+
+
+def _synthesis(task: str, truth: Tensor, found: Prediction, sampled: bool) -> list[Panel]:
+    target, made = stacked(truth), stacked(found.value)
+    known = target[np.isfinite(target)]
+    low, high = (float(v) for v in np.quantile(known, (0.01, 0.995))) if known.size else (0.0, 1.0)
+    error = np.abs(made - target)
+    worst = float(np.nanquantile(error, 0.995)) if known.size else 1.0
+    panels = [
+        Panel(f"{task}: target", f"{low:.0f} to {high:.0f}", as_bytes(target, low, high)),
+        Panel(f"{task}: synthesised", "same window", as_bytes(made, low, high)),
+        Panel(f"{task}: absolute error", f"0 to {worst:.3g}", coloured(as_bytes(error, 0, worst), "inferno")),
+    ]
+    if sampled:
+        spread = stacked(found.spread)
+        top = float(np.quantile(spread, 0.995))
+        about = f"standard deviation over passes, 0 to {top:.3g}"
+        panels.append(Panel(f"{task}: uncertainty", about, coloured(as_bytes(spread, 0, top), "viridis")))
+    return panels
+
+
+def _outlines(task: str, image: Pixels, truth: Tensor, found: Prediction, classes: int) -> list[Panel]:
+    entropy = stacked(found.spread)
+    top = float(np.log(classes))
+    return [
+        Panel(f"{task}: labels", "", painted(image, stacked(truth))),
+        Panel(f"{task}: predicted", "", painted(image, stacked(found.value))),
+        Panel(
+            f"{task}: uncertainty",
+            f"entropy, 0 to {top:.2f} nats",
+            coloured(as_bytes(entropy, 0, top), "viridis"),
+        ),
+    ]
+
+
+def painted(image: Pixels, labels: NDArray[Any]) -> Pixels:
+    """Label colours over a grey picture; background and unlabelled stay grey."""
+    made = np.repeat(image[..., None], 3, -1).astype(np.float64)
+    for value in np.unique(labels):
+        if value > 0:
+            where = labels == value
+            made[where] = 0.35 * made[where] + 0.65 * np.asarray(rgb(label_colour(int(value) - 1)))
+    return made.astype(np.uint8)

@@ -1,0 +1,182 @@
+"""What was trained, on what, for how long, how good it is, and how to do it again."""
+
+import shlex
+from typing import Any
+
+from filtergroups.config import Config, FacesData, PhantomData, TableData, dump_config
+from filtergroups.palette import task_colour
+from filtergroups.report.collect import Record
+from filtergroups.report.html import Html, joined, note, section, table, tag
+from filtergroups.report.published import published_for
+from filtergroups.report.scores import Scored, scored, with_error, written
+
+NETWORKS = {"vgg11": "VGG11", "highresnet": "HighResNet", "lifted": "lifted network"}
+
+
+def network_name(record: Record) -> str:
+    name = NETWORKS.get(record.network, record.network)
+    width = record.config.network.width if record.config else 1.0
+    return name if width == 1 else f"{name} × {width:g}"
+
+
+def data_name(config: Config | None) -> str:
+    if config is None:
+        return "other code's data"
+    data = config.data
+    if isinstance(data, PhantomData):
+        return f"generated pelvis scans ({data.patients} patients)"
+    if isinstance(data, FacesData):
+        part = "" if data.fraction == 1 else f", {data.fraction:.0%} of the training part"
+        return f"faces of {data.root.name}{part}"
+    return f"{data.table.name}" if isinstance(data, TableData) else f"scans of {data.root.name}"
+
+
+def summary_section(record: Record, key: str) -> Html:
+    return section(
+        f"{key}-summary",
+        "Summary",
+        unfinished(record),
+        facts(record),
+        results(record),
+        again(record),
+    )
+
+
+def unfinished(record: Record) -> Html | None:
+    if record.finished:
+        return None
+    of = f" of {record.planned:,}" if record.planned else ""
+    how = f"filtergroups resume {shlex.quote(str(record.run.path))}" if record.run else ""
+    text = joined(
+        f"This run is not finished: it has done {record.step:,}{of} steps, and what follows is where it stands. ",
+        "Go on with ", tag("code", how), ".",
+    )  # fmt: skip
+    return tag("p", text, class_="callout")
+
+
+def facts(record: Record) -> Html:
+    rows: list[tuple[str, Any, str | None]] = [
+        ("method", record.method, _method_words(record)),
+        ("network", network_name(record), _parameters(record)),
+        ("tasks", ", ".join(record.family.tasks), f"{len(record.family)} groups"),
+        ("data", data_name(record.config), _examples(record)),
+    ]
+    if record.run is not None:
+        of = f" of {record.planned:,}" if record.planned and not record.finished else ""
+        epochs = f"{record.config.training.epochs} epochs planned" if record.config else None
+        rows.append(("steps", f"{record.step:,}{of}", epochs))
+        rows.append(("time", _duration(record), record.log[0][0].strftime("%-d %B %Y, %H:%M") if record.log else None))
+    cells = [
+        tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else None)) for name, value, more in rows
+    ]
+    return tag("dl", *cells, class_="facts")
+
+
+def _method_words(record: Record) -> str:
+    words = {"learned": "groups are learned", "constant": "constant probabilities", "fixed": "groups are fixed"}
+    return words[record.kind]
+
+
+def _said(record: Record, pattern: str) -> str | None:
+    import re
+
+    for _, text in record.log:
+        if match := re.search(pattern, text):
+            return match[1]
+    return None
+
+
+def _parameters(record: Record) -> str | None:
+    found = _said(record, r"([\d,]+) parameters")
+    return f"{found} parameters" if found else None
+
+
+def _examples(record: Record) -> str | None:
+    found = _said(record, r"parameters, (.*) examples")
+    return f"{found} examples" if found else None
+
+
+def _duration(record: Record) -> str:
+    if len(record.log) < 2:
+        return "–"
+    seconds = (record.log[-1][0] - record.log[0][0]).total_seconds()
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def results(record: Record) -> Html:
+    found = scored(record)
+    if not found:
+        words = "Nothing was measured yet" + ("" if record.run is None else ": ")
+        how = None if record.run is None else tag("code", f"filtergroups evaluate {shlex.quote(str(record.run.path))}")
+        return note(words, how, ".")
+    parts = [tag("h3", "Results")]
+    parts.append(results_table(record, found[0]))
+    if not found[0].evaluated:
+        parts.append(
+            note(
+                "Measured in passing during training. For the test part: ",
+                tag("code", f"filtergroups evaluate {shlex.quote(str(record.run.path) if record.run else 'RUN')}"),
+            )
+        )
+    for more in found[1:]:
+        parts.append(tag("details", tag("summary", more.where), results_table(record, more)))
+    return joined(parts)
+
+
+def results_table(record: Record, measured: Scored) -> Html:
+    paper = published_for(record)
+    colours = {task: task_colour(n) for n, task in enumerate(record.family.tasks)}
+    has_plain = any(score.plain is not None for score in measured.scores)
+    has_paper = paper is not None and any(score.key in paper.values for score in measured.scores)
+    rows = []
+    for score in measured.scores:
+        swatch = tag("span", class_="swatch", style=f"--c:{colours.get(score.task, '#888888')}")
+        row: list[Any] = [joined(swatch, score.name), with_error(score.metric, score.value, score.error)]
+        if has_plain:
+            row.append(tag("span", "–" if score.plain is None else written(score.metric, score.plain), class_="dim"))
+        if has_paper:
+            assert paper is not None
+            row.append(paper_cell(paper.values.get(score.key), score.metric))
+        rows.append(row)
+    head: list[Any] = ["", "this run"] + (["without looking"] if has_plain else [])
+    head += [f"paper, {paper.table}"] if has_paper and paper else []
+    made = table(head, rows, class_="results", caption=f"On the {measured.where}")
+    return joined(made, note(_explained(measured, has_plain), f" Paper: {paper.about}." if has_paper and paper else ""))
+
+
+def paper_cell(numbers: list[float] | None, metric: str) -> str:
+    if numbers is None:
+        return "–"
+    return with_error(metric, numbers[0], numbers[1] if len(numbers) > 1 else None)
+
+
+def _explained(measured: Scored, has_plain: bool) -> str:
+    with_errors = [score for score in measured.scores if score.error is not None]
+    words = ""
+    if with_errors:
+        words = "± is the standard deviation over patients." if with_errors[0].region else "± is the standard error."
+    return words + (" Without looking: the same answer for every image." if has_plain else "")
+
+
+def again(record: Record) -> Html | None:
+    if record.run is None or record.config is None:
+        return None
+    folder = shlex.quote(str(record.run.path))
+    lines = [f"filtergroups train {folder}/config.toml --run {shlex.quote(str(record.run.path) + '-again')}"]
+    for result in record.results:
+        more = f" --data {shlex.quote(result['data'])}" if result["data"] else ""
+        lines.append(
+            f"filtergroups evaluate {shlex.quote(str(record.run.path) + '-again')} --split {result['split']} "
+            f"--samples {result['samples']}{more}"
+        )
+    return joined(
+        tag("h3", "Do it again"),
+        tag("pre", tag("code", "\n".join(lines)), tabindex="0"),
+        tag(
+            "details",
+            tag("summary", "The complete config"),
+            tag("pre", tag("code", dump_config(record.config)), tabindex="0"),
+        ),
+    )
