@@ -9,6 +9,7 @@ net.predict(images, samples=50, generator=g)       # per task: value, spread
 config = fg.load_config("my.toml")                 # what the command line does, in one call each
 fg.train(config, "runs/my"); fg.calibrate("runs/my"); fg.evaluate("runs/my")
 fg.predict("runs/my", ["image.jpg"], "out.csv")
+fg.report("runs/my", "report.html")                # see what was learned
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from filtergroups.network import GroupedNetwork, lift
     from filtergroups.networks.highresnet import highresnet
     from filtergroups.networks.vgg import vgg11
+    from filtergroups.paper_figures import figures
+    from filtergroups.reporting import report
     from filtergroups.tasks import Classification, ImageRegression, Prediction, Regression, Segmentation
     from filtergroups.training import resume, train
 
@@ -51,12 +54,14 @@ __all__ = [
     "evaluate",
     "export",
     "family",
+    "figures",
     "highresnet",
     "lift",
     "load_compact",
     "load_config",
     "objective",
     "predict",
+    "report",
     "resume",
     "save_compact",
     "train",
@@ -72,6 +77,7 @@ _HOMES = {
     "config": ("load_config",),
     "evaluation": ("evaluate",),
     "exporting": ("export",),
+    "paper_figures": ("figures",),
     "groups.annealing": ("anneal",),
     "groups.assignment": ("Assignment",),
     "groups.objective": ("objective",),
@@ -81,6 +87,7 @@ _HOMES = {
     "network": ("GroupedNetwork", "lift"),
     "networks.highresnet": ("highresnet",),
     "networks.vgg": ("vgg11",),
+    "reporting": ("report",),
     "tasks": ("Classification", "ImageRegression", "Prediction", "Regression", "Segmentation"),
     "training": ("resume", "train"),
 }

@@ -260,6 +260,55 @@ def predict(
     print(f"predicted {done.count} files into {out}")
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders; several are compared")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="the HTML file to write")] = Path("report.html"),
+    data: Annotated[Path | None, typer.Option(help="where the data are now, if they moved")] = None,
+    split: Annotated[str | None, typer.Option(help="show predictions of train, validation or test")] = None,
+    examples: Annotated[int, typer.Option(min=1, max=48, help="images in each grid")] = 12,
+    samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes of a prediction; 0: the mode network")] = 10,
+    force: Force = False,
+) -> None:
+    """See what was learned: one HTML file that needs no network."""
+    with one_line_errors():
+        from filtergroups.reporting import report as write_report
+
+        if split not in (None, "train", "validation", "test"):
+            raise ValueError(f"--split is train, validation or test, found {split!r}")
+        bar = progress_bar()
+        try:
+            write_report(
+                runs, out, data=data, split=split, examples=examples, samples=samples, force=force,
+                progress=bar.preparing,
+            )  # fmt: skip
+        finally:
+            bar.stop()
+        print(f"wrote {out}; open it in a browser")
+
+
+@app.command()
+def figures(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="the folder to write to")],
+    format: Annotated[str, typer.Option(help="pdf, svg or png")] = "pdf",
+    data: Annotated[Path | None, typer.Option(help="where the data are now, if they moved")] = None,
+    split: Annotated[str | None, typer.Option(help="show predictions of train, validation or test")] = None,
+    force: Force = False,
+) -> None:
+    """The report's figures for a paper."""
+    with one_line_errors():
+        from filtergroups.paper_figures import figures as draw_figures
+
+        bar = progress_bar()
+        try:
+            written = draw_figures(run, out, format=format, data=data, split=split, force=force, progress=bar.preparing)
+        finally:
+            bar.stop()
+    for path in written:
+        print(path)
+
+
 def main() -> None:
     app()
 

@@ -1,10 +1,11 @@
-"""The demo: generated scans, a short training, the result beside the plain answer."""
+"""The demo: generated scans, a short training, the result beside the plain answer, a report."""
 
 from pathlib import Path
 
 from filtergroups.config import Config, make_config
 from filtergroups.evaluation import evaluate
 from filtergroups.progress import Reporter, Silent
+from filtergroups.reporting import report as write_report
 from filtergroups.run import Run
 from filtergroups.tables import results_table
 from filtergroups.training import resume, train
@@ -30,7 +31,7 @@ def demo_config(phantom: Path) -> Config:
 
 
 def run_demo(run: Path, *, report: Reporter | None = None) -> str:
-    """Train (or go on with) the demo and evaluate it; the text to show."""
+    """Train (or go on with) the demo, evaluate it and write its report; the text to show."""
     told = report or Silent()
     if (run / "config.toml").exists():
         resume(run, report=told)
@@ -38,6 +39,7 @@ def run_demo(run: Path, *, report: Reporter | None = None) -> str:
         train(demo_config(run.resolve() / "phantom"), run, report=told)
     try:
         result = evaluate(run, split="test", samples=0, progress=told.preparing)
+        page = write_report(run, run / "report.html", force=True, progress=told.preparing)
     finally:
         told.stop()
     opened = Run.open(run)
@@ -45,4 +47,5 @@ def run_demo(run: Path, *, report: Reporter | None = None) -> str:
     shared = "\n".join(f"  {name:18} {share:.2f}" for name, share in shares.items())
     written = "\n".join(f"  {path}" for path in sorted(run.iterdir()) if not path.name.startswith("."))
     heading = "share of kernels that both tasks use, by layer:"
-    return f"\n{results_table(result)}\n\n{heading}\n{shared}\n\nwritten:\n{written}\n"
+    shown = f"see what was learned: open {page} in a browser"
+    return f"\n{results_table(result)}\n\n{heading}\n{shared}\n\nwritten:\n{written}\n\n{shown}\n"

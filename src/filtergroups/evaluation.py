@@ -127,7 +127,12 @@ def _of_images(
         if progress is not None:
             progress("evaluating", done, len(part))
     plain = measure_plain(part, tasks, restored.progress.plain, batch_size=size)
-    result: dict[str, Any] = {"examples": len(part), "tasks": meter.results(), "plain": plain}
+    result: dict[str, Any] = {
+        "examples": len(part),
+        "tasks": meter.results(),
+        "standard_errors": meter.standard_errors(),
+        "plain": plain,
+    }
     if by:
         result["by"] = {by: {group: of.results() for group, of in meters.items()}}
     return result

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from filtergroups.data.examples import Batch, Examples
 from filtergroups.network import GroupedNetwork, Statistics
-from filtergroups.tasks import Prediction, Segmentation, Task
+from filtergroups.tasks import Classification, Prediction, Regression, Segmentation, Task
 
 # The metric that a task is judged by, and whether more of it is better.
 JUDGED_BY = {
@@ -28,6 +28,7 @@ class Meter:
         self.tasks = tasks
         self.metrics = {task.name: task.metrics() for task in tasks}
         self.counts = {task.name: 0 for task in tasks}
+        self.scores: dict[str, list[Tensor]] = {task.name: [] for task in tasks}
 
     def add(self, predictions: Mapping[str, Prediction], batch: Batch) -> None:
         for task in self.tasks:
@@ -38,6 +39,9 @@ class Meter:
                 self.counts[task.name] += len(truth)
                 for metric in self.metrics[task.name].values():
                     metric.update(predicted.cpu(), truth.cpu())
+                if isinstance(task, Regression | Classification):
+                    score = (predicted - truth).abs() if isinstance(task, Regression) else predicted == truth
+                    self.scores[task.name].append(score.double().cpu())
 
     def results(self) -> Results:
         """By task and metric; None where nothing was labelled. Dice also by class, its mean without the background."""
@@ -53,6 +57,15 @@ class Meter:
                     found[task.name][f"{name}_by_class"] = value.tolist()
                     value = value[1:].mean()
                 found[task.name][name] = value.item()
+        return found
+
+    def standard_errors(self) -> dict[str, dict[str, float]]:
+        """Of means over examples, for tasks with one answer an image: deviation by the root of their number."""
+        found = {}
+        for task in self.tasks:
+            scores = torch.cat(self.scores[task.name]) if self.scores[task.name] else torch.empty(0)
+            if len(scores) > 1:
+                found[task.name] = {JUDGED_BY[type(task).__name__][0]: scores.std().item() / len(scores) ** 0.5}
         return found
 
 

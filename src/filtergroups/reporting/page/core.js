@@ -121,6 +121,13 @@ const fg = (() => {
     context.clearRect(0, 0, width, height);
     return [context, width, height];
   };
+  const ruler = document.createElement("canvas").getContext("2d");
+  const textWidth = (text, font = "600 12.5px") => { ruler.font = `${font} ${css("--sans")}`; return ruler.measureText(text).width; };
+  const clipped = (text, room) => {
+    let kept = text;
+    while (kept.length > 1 && textWidth(kept === text ? text : `${kept}…`) > room) kept = kept.slice(0, -1);
+    return kept === text ? text : `${kept}…`;
+  };
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
 
@@ -136,5 +143,5 @@ const fg = (() => {
   const each = (kind, build) => {
     for (const root of document.querySelectorAll(`[data-figure="${kind}"]`)) build(root, runs[root.dataset.of]);
   };
-  return { runs, element, svg, number, swatch, tip, hint, time, lazily, prepared, css, channels, whenResized, each };
+  return { runs, element, svg, number, swatch, tip, hint, time, lazily, prepared, css, channels, textWidth, clipped, whenResized, each };
 })();

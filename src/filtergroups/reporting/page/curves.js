@@ -2,7 +2,7 @@
 "use strict";
 fg.each("curves", (root, run) => {
   const lazy = fg.lazily();
-  const HEIGHT = 190, LEFT = 52, RIGHT = 12, TOP = 10, BOTTOM = 30;
+  const HEIGHT = 190, LEFT = 52, RIGHT = 20, TOP = 10, BOTTOM = 30;
 
   const niceStep = (span, count) => {
     const raw = span / count, power = 10 ** Math.floor(Math.log10(raw));
@@ -32,7 +32,7 @@ fg.each("curves", (root, run) => {
     const pad = (high - low) * 0.06;
     [low, high] = [low - pad, high + pad];
     if (!log && about.zero) low = 0;
-    const start = Math.min(...across), end = Math.max(...across, start + 1);
+    const start = 0, end = Math.max(...across, start + 1);
 
     const draw = () => {
       const width = figure.clientWidth;
@@ -45,8 +45,7 @@ fg.each("curves", (root, run) => {
         picture.append(fg.svg("line", { x1: LEFT, x2: width - RIGHT, y1: y, y2: y, class: "grid" }), fg.svg("text", { x: LEFT - 8, y: y + 4, "text-anchor": "end" }, label));
       }
       for (const step of ticksOf(start, end, Math.max(2, Math.min(5, width / 90)))) {
-        const anchor = toX(step) > width - RIGHT - 16 ? "end" : "middle";
-        picture.append(fg.svg("text", { x: anchor === "end" ? width - 2 : toX(step), y: HEIGHT - 8, "text-anchor": anchor }, short(step)));
+        picture.append(fg.svg("text", { x: toX(step), y: HEIGHT - 8, "text-anchor": "middle" }, short(step)));
       }
       for (const one of series) {
         let path = "", open = false;

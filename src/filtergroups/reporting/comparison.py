@@ -5,11 +5,11 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from filtergroups.report.collect import Record
-from filtergroups.report.html import Html, joined, note, section, table, tag
-from filtergroups.report.published import Published, published_for
-from filtergroups.report.scores import MORE_IS_BETTER, Score, Scored, scored, with_error
-from filtergroups.report.summary import network_name, paper_cell
+from filtergroups.reporting.collect import Record
+from filtergroups.reporting.html import Html, joined, note, section, table, tag
+from filtergroups.reporting.published import Published, published_for
+from filtergroups.reporting.scores import METRICS, MORE_IS_BETTER, Score, Scored, scored, with_error
+from filtergroups.reporting.summary import network_name, paper_cell
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,12 @@ def comparison_section(records: list[Record]) -> Html:
     papers = [published_for(row.records[0]) for row in rows]
     ranks = {key: _ranked(rows, key) for key in keys}
     with_paper = [key for key in keys if any(paper and key in paper.values for paper in papers)]
-    head: list[Any] = ["", "seeds", *(_heading(key) for key in keys), *(f"paper: {_heading(key)}" for key in with_paper)]
+    head: list[Any] = [
+        "",
+        "seeds",
+        *(_heading(key) for key in keys),
+        *(f"paper: {_heading(key)}" for key in with_paper),
+    ]
     body = []
     for n, row in enumerate(rows):
         cells: list[Any] = [_named(rows, row, records), str(len(row.records))]
@@ -94,7 +99,7 @@ def _keys(rows: list[Row]) -> list[tuple[str, str, str]]:
 
 
 def _heading(key: tuple[str, str, str]) -> str:
-    return f"{key[0]} {key[1]} {'↑' if key[1] in MORE_IS_BETTER else '↓'}"
+    return f"{key[0]} {METRICS.get(key[1], key[1])} {'↑' if key[1] in MORE_IS_BETTER else '↓'}"
 
 
 def _ranked(rows: list[Row], key: tuple[str, str, str]) -> dict[int, str]:

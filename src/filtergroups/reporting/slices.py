@@ -9,9 +9,9 @@ from torch import Tensor
 
 from filtergroups.data.examples import Volume
 from filtergroups.palette import label_colour, rgb
-from filtergroups.report.album import Pixels, as_bytes, coloured, stretched
-from filtergroups.report.collect import evenly
-from filtergroups.report.evidence import Evidence, Step, upright
+from filtergroups.reporting.album import Pixels, as_bytes, coloured, stretched
+from filtergroups.reporting.collect import evenly
+from filtergroups.reporting.evidence import Evidence, Step, upright
 from filtergroups.restored import Restored
 from filtergroups.tasks import ImageRegression, Prediction, Segmentation
 from filtergroups.volumes import measure_volume, predict_volume
@@ -109,9 +109,7 @@ def stacked(values: Tensor) -> NDArray[Any]:
     return np.stack([upright(values[..., z]).numpy() for z in range(values.shape[-1])])
 
 
-def _panels(
-    volume: Volume, restored: Restored, predictions: dict[str, Prediction], *, sampled: bool
-) -> list[Panel]:
+def _panels(volume: Volume, restored: Restored, predictions: dict[str, Prediction], *, sampled: bool) -> list[Panel]:
     image = stretched(stacked(volume.image[0]))
     panels = [Panel("input", "", image)]
     for task in restored.tasks:
@@ -123,6 +121,10 @@ def _panels(
     return panels
 
 
+def _signed(value: float) -> str:
+    return f"{value:.3g}".replace("-", "−") if abs(value) < 100 else f"{value:.0f}".replace("-", "−")
+
+
 def _synthesis(task: str, truth: Tensor, found: Prediction, sampled: bool) -> list[Panel]:
     target, made = stacked(truth), stacked(found.value)
     known = target[np.isfinite(target)]
@@ -130,7 +132,7 @@ def _synthesis(task: str, truth: Tensor, found: Prediction, sampled: bool) -> li
     error = np.abs(made - target)
     worst = float(np.nanquantile(error, 0.995)) if known.size else 1.0
     panels = [
-        Panel(f"{task}: target", f"{low:.0f} to {high:.0f}", as_bytes(target, low, high)),
+        Panel(f"{task}: target", f"{_signed(low)} to {_signed(high)}", as_bytes(target, low, high)),
         Panel(f"{task}: synthesised", "same window", as_bytes(made, low, high)),
         Panel(f"{task}: absolute error", f"0 to {worst:.3g}", coloured(as_bytes(error, 0, worst), "inferno")),
     ]

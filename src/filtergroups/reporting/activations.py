@@ -15,11 +15,11 @@ from filtergroups.groups.norms import GroupedNorm, GroupedPReLU
 from filtergroups.groups.streams import Streams
 from filtergroups.network import GroupedNetwork
 from filtergroups.palette import group_colours
-from filtergroups.report.album import Album, AlbumFull, Pixels, at_most, stretched
-from filtergroups.report.architecture import shown_groups
-from filtergroups.report.collect import Record
-from filtergroups.report.evidence import Evidence, Input, chosen_inputs, upright
-from filtergroups.report.html import Html, joined, note, section, tag
+from filtergroups.reporting.album import Album, AlbumFull, Pixels, at_most, stretched
+from filtergroups.reporting.architecture import shown_groups
+from filtergroups.reporting.collect import Record
+from filtergroups.reporting.evidence import Evidence, Input, chosen_inputs, upright
+from filtergroups.reporting.html import Html, joined, note, section, tag
 
 SIDE = 96  # pixels of the longer side
 ACTIVATIONS = (GroupedNorm, GroupedPReLU, nn.modules.activation.ReLU, nn.SiLU, nn.GELU, nn.LeakyReLU, nn.ELU, nn.ReLU6)
@@ -136,7 +136,9 @@ def activations_section(record: Record, evidence: Evidence, album: Album, key: s
     if evidence.problem is not None or evidence.network is None:
         return section(name, title, note(evidence.problem))
     if record.kind == "constant":
-        words = "The groups of all kernels are drawn anew at every pass: no kernel belongs to one, so there is no choice."
+        words = (
+            "The groups of all kernels are drawn anew at every pass: no kernel belongs to one, so there is no choice."
+        )
         return section(name, title, note(words))
     inputs = chosen_inputs(evidence)
     maps = [feature_maps(evidence.network, item.image) for item in inputs]
@@ -153,7 +155,7 @@ def activations_section(record: Record, evidence: Evidence, album: Album, key: s
         "Certainty is the kernel's largest group probability"
         + (", at the last step before groups were fixed." if record.timeline.fixed_at is not None else ".")
         if record.kind == "learned"
-        else f"The method {record.method} fixes all groups: every kernel's certainty is 1, and the first ones are shown."
+        else f"The method {record.method} fixes all groups: each kernel's certainty is 1, and the first ones are shown."
     )
     lead = f"Feature maps of some kernels of every group, each scaled to its own range, bright is high. {certain}"
     return section(name, title, tag("p", lead, class_="lead-in"), *parts)
@@ -165,7 +167,7 @@ def _radio(item: Input, evidence: Evidence, album: Album, key: str, n: int) -> H
         "label",
         tag("input", type="radio", name=f"input-{key}", value=n, checked=n == 0),
         tag("img", src=picture, alt=f"input {item.name}"),
-        item.name,
+        tag("span", item.name, title=item.name),
     )
 
 
@@ -183,7 +185,7 @@ def _layer_card(
         groups = [
             _group(record, evidence, album, of_layer[group], of_input, colours[group])
             for group in listed
-            if of_layer[group].of
+            if of_layer[group].of or len(listed) <= 4
         ]
         bodies.append(
             tag("div", *groups, class_="maps", data_input_of=key, data_input=str(n), hidden=True if n else None)
@@ -211,7 +213,7 @@ def _group(record: Record, evidence: Evidence, album: Album, chosen: Chosen, map
         ]
         return joined(tag("p", label, class_="sub"), tag("div", *figures, class_="row"))
 
-    count = f"{chosen.of} kernel{'s' if chosen.of > 1 else ''}"
+    count = f"{chosen.of or 'no'} kernel{'' if chosen.of == 1 else 's'}"
     return tag(
         "div",
         tag("h4", name, " ", tag("span", count, class_="dim")),

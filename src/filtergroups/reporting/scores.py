@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from filtergroups.report.collect import Record
+from filtergroups.reporting.collect import Record
 
+METRICS = {"mae": "mean abs. error", "psnr": "PSNR (dB)", "dice": "Dice"}  # as they are written
 MORE_IS_BETTER = {"accuracy", "dice", "psnr"}
 
 
@@ -26,7 +27,8 @@ class Score:
 
     @property
     def name(self) -> str:
-        return " ".join(part for part in (self.task, self.metric, self.region) if part and part != "overall")
+        where = f", {self.region}" if self.region not in ("", "overall") else ""
+        return f"{self.task} {METRICS.get(self.metric, self.metric)}{where}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def _scores(result: dict[str, Any]) -> Any:
 def written(metric: str, value: float) -> str:
     """A value with as many digits as make sense; accuracies in per cent."""
     if metric == "accuracy":
-        return f"{100 * value:.1f} %"
+        return f"{100 * value:.1f}%"
     if metric == "dice":
         return f"{value:.3f}"
     return f"{value:.2f}" if abs(value) < 100 else f"{value:.1f}"
@@ -90,5 +92,5 @@ def with_error(metric: str, value: float, error: float | None) -> str:
     if error is None:
         return written(metric, value)
     if metric == "accuracy":
-        return f"{100 * value:.1f} ± {100 * error:.1f} %"
+        return f"{100 * value:.1f} ± {100 * error:.1f}%"
     return f"{written(metric, value)} ± {written(metric, error)}"

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from filtergroups.palette import label_colour
-from filtergroups.report.album import Album, AlbumFull, Pixels, as_bytes, at_most, coloured, stretched
-from filtergroups.report.collect import Record
-from filtergroups.report.evidence import Evidence, Step
-from filtergroups.report.examples import Answer, Example, look
-from filtergroups.report.html import Html, joined, note, section, tag
-from filtergroups.report.scores import written
-from filtergroups.report.slices import Patient, look_at_scans, painted
+from filtergroups.reporting.album import Album, AlbumFull, Pixels, as_bytes, at_most, coloured, stretched
+from filtergroups.reporting.collect import Record
+from filtergroups.reporting.evidence import Evidence, Step
+from filtergroups.reporting.examples import Answer, Example, look
+from filtergroups.reporting.html import Html, joined, note, section, tag
+from filtergroups.reporting.scores import written
+from filtergroups.reporting.slices import Patient, look_at_scans, painted
 from filtergroups.tasks import Segmentation
 
 SIDE = 160  # pixels of the longer side
@@ -55,10 +55,13 @@ def _tile(example: Example, album: Album) -> Html:
     told = ", ".join(f"{answer.task.name} {answer.truth}, predicted {answer.value}" for answer in example.answers)
     rows = [
         tag(
-            "tr",
-            tag("th", answer.task.name, scope="row"),
-            tag("td", answer.truth),
-            tag("td", answer.value, class_="wrong" if answer.wrong else None),
+            "div",
+            tag("dt", answer.task.name),
+            tag(
+                "dd",
+                tag("span", f"{answer.truth} → ") if answer.truth else None,
+                tag("span", answer.value, class_="wrong" if answer.wrong else None),
+            ),
         )
         for answer in example.answers
     ]
@@ -67,7 +70,7 @@ def _tile(example: Example, album: Album) -> Html:
         "figure",
         tag("img", src=album.jpeg(at_most(example.image, SIDE)), alt=f"{example.name}: {told}", loading="lazy"),
         *stacks,
-        tag("table", tag("tbody", *rows), aria_label=f"answers for {example.name}"),
+        tag("dl", *rows),
         class_="tile",
     )
 
@@ -98,7 +101,11 @@ def _scans(evidence: Evidence, album: Album, *, samples: int, progress: Step | N
     patients = look_at_scans(evidence, samples=samples, progress=progress)
     restored = evidence.restored
     assert restored is not None
-    passes = f"{samples} sampled passes" if restored.passes(samples) else "one pass: the network is fixed, so passes do not differ"
+    passes = (
+        f"{samples} sampled passes"
+        if restored.passes(samples)
+        else "one pass: the network is fixed, so that passes do not differ and synthesis has no spread"
+    )
     worst = max(patients, key=lambda patient: patient.badness)
     chosen = [("first patient", patients[0])]
     if len(patients) > 1:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from filtergroups.measuring import predicted
-from filtergroups.report.activations import unnormalised
-from filtergroups.report.album import Pixels
-from filtergroups.report.evidence import Evidence
+from filtergroups.reporting.activations import unnormalised
+from filtergroups.reporting.album import Pixels
+from filtergroups.reporting.evidence import Evidence
 from filtergroups.tasks import Classification, ImageRegression, Prediction, Regression, Segmentation, Task
 
 LOOKED_AT = 256  # examples among which the worst are sought

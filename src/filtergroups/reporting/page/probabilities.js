@@ -30,7 +30,7 @@ fg.each("simplex", (root, run) => {
   const drawDensity = (canvas, layer) => {
     const [context, width, height] = fg.prepared(canvas);
     const to = onTriangle(width, height);
-    // Points into cells, blurred twice by running means: close to a Gaussian.
+    // Points into cells, then a Gaussian across and one down.
     const wide = CELLS, high = Math.round((CELLS * height) / width);
     let cells = new Float32Array(wide * high);
     for (let k = 0; k < layer.kernels; k++) {
@@ -38,13 +38,13 @@ fg.each("simplex", (root, run) => {
       const column = Math.min(wide - 1, Math.floor((x / width) * wide)), row = Math.min(high - 1, Math.floor((y / height) * high));
       cells[row * wide + column] += 1;
     }
-    for (let pass = 0; pass < 3; pass++) cells = blurred(blurred(cells, wide, high, 1, wide), high, wide, wide, 1);
+    cells = blurred(blurred(cells, wide, high, 1, wide), high, wide, wide, 1);
     const peak = Math.max(...cells, 1e-9);
     const pixels = new ImageData(wide, high);
     for (let n = 0; n < cells.length; n++) {
-      const share = Math.sqrt(cells[n] / peak);
+      const share = (cells[n] / peak) ** 0.6;
       const [r, g, b] = run.ramp[Math.min(run.ramp.length - 1, Math.floor(share * run.ramp.length))];
-      pixels.data.set([r, g, b, 255 * Math.min(1, share * 1.6)], 4 * n);
+      pixels.data.set([r, g, b, 255 * Math.min(1, share * 2)], 4 * n);
     }
     const small = new OffscreenCanvas(wide, high);
     small.getContext("2d").putImageData(pixels, 0, 0);
@@ -64,15 +64,12 @@ fg.each("simplex", (root, run) => {
     context.globalAlpha = 1;
     outline(context, to);
   };
+  const WEIGHTS = Array.from({ length: 17 }, (_, n) => Math.exp(-((n - 8) ** 2) / (2 * 2.8 ** 2)));
   const blurred = (cells, length, lines, step, stride) => {
-    const made = new Float32Array(cells.length), reach = 3;
-    for (let line = 0; line < lines; line++) {
-      let sum = 0;
-      for (let n = -reach; n < length; n++) {
-        if (n + reach < length) sum += cells[line * stride + (n + reach) * step];
-        if (n - reach - 1 >= 0) sum -= cells[line * stride + (n - reach - 1) * step];
-        if (n >= 0) made[line * stride + n * step] = sum;
-      }
+    const made = new Float32Array(cells.length);
+    for (let line = 0; line < lines; line++) for (let n = 0; n < length; n++) {
+      const value = cells[line * stride + n * step];
+      if (value) for (let tap = Math.max(-8, -n); tap <= Math.min(8, length - 1 - n); tap++) made[line * stride + (n + tap) * step] += value * WEIGHTS[tap + 8];
     }
     return made;
   };
@@ -80,7 +77,8 @@ fg.each("simplex", (root, run) => {
     const [context, width, height] = fg.prepared(canvas);
     const to = onTriangle(width, height);
     const every = Math.ceil(layer.kernels / 128); // more lines than that hide each other
-    context.lineWidth = every > 1 || layer.kernels > 60 ? 0.8 : 1.1;
+    context.lineWidth = layer.kernels > 60 ? 0.8 : 1.2;
+    context.globalAlpha = layer.kernels > 60 ? 0.6 : 1;
     const end = Math.min(at, run.learned);
     const path = (time, k) => to((group) => run.probability(time, layer, k, group));
     for (let time = 1; time <= end; time++) {
@@ -92,6 +90,7 @@ fg.each("simplex", (root, run) => {
       }
       context.stroke();
     }
+    context.globalAlpha = 1;
     for (let k = 0; k < layer.kernels; k += every) {
       let best = 0;
       for (let group = 1; group < run.groups.length; group++) if (run.probability(at, layer, k, group) > run.probability(at, layer, k, best)) best = group;

@@ -28,7 +28,7 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Html:
 
 def joined(*children: Any) -> Html:
     """Elements and texts one after the other; lists are flattened."""
-    parts = []
+    parts: list[str] = []
     for child in children:
         if child is None:
             continue

@@ -4,8 +4,8 @@ from importlib.resources import files
 from typing import Any
 
 from filtergroups import __version__
-from filtergroups.report.collect import Record
-from filtergroups.report.html import Html, joined, json_script, tag
+from filtergroups.reporting.collect import Record
+from filtergroups.reporting.html import Html, joined, json_script, tag
 
 SCRIPTS = ("core.js", "flow.js", "probabilities.js", "curves.js", "pictures.js")
 NAVIGATION = {
@@ -23,7 +23,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-s
 
 
 def _file(name: str) -> Html:
-    return Html(files("filtergroups.report").joinpath("page", name).read_text(encoding="utf-8"))
+    return Html(files("filtergroups.reporting").joinpath("page", name).read_text(encoding="utf-8"))
 
 
 def assembled(

@@ -8,8 +8,8 @@ import numpy as np
 
 from filtergroups.groups.routing import Family
 from filtergroups.palette import OTHERS, group_colours, ramp, rgb, task_colour, vertical_order
-from filtergroups.report.collect import Probabilities, Record, evenly
-from filtergroups.report.html import Html, note, section, table, tag
+from filtergroups.reporting.collect import Probabilities, Record, evenly
+from filtergroups.reporting.html import Html, note, section, table, tag
 
 MOST_GROUPS = 24  # shown one by one; of all 255 subsets of eight tasks the rest are added up
 
@@ -55,9 +55,9 @@ def payload(record: Record, budget: int) -> dict[str, Any]:
     columns = [shown.columns(timeline.probabilities[time]) for time in chosen]
     starts = np.cumsum([0, *(layer.kernels for layer in timeline.layers)])[:-1]
     packed = np.stack([np.rint(values * 255).clip(0, 255).astype(np.uint8) for values in columns])
-    reads = _reads(record.family, shown)
+    reads = reads_of(record.family, shown)
     tasks = [
-        {"name": task, "colour": task_colour(n), "groups": _serving(record.family, shown, task)}
+        {"name": task, "colour": task_colour(n), "groups": serving(record.family, shown, task)}
         for n, task in enumerate(record.family.tasks)
     ]
     return {
@@ -89,7 +89,7 @@ def corners(known: Family) -> list[int] | None:
     return [*known.specialists, known.full] if len(known.tasks) == 2 and len(known) == 3 else None
 
 
-def _reads(known: Family, shown: ShownGroups) -> list[list[int]]:
+def reads_of(known: Family, shown: ShownGroups) -> list[list[int]]:
     """For each shown group the shown groups that it may read; what is added up is not followed."""
     single = [member[0] if len(member) == 1 else None for member in shown.members]
     return [
@@ -98,7 +98,7 @@ def _reads(known: Family, shown: ShownGroups) -> list[list[int]]:
     ]
 
 
-def _serving(known: Family, shown: ShownGroups, task: str) -> list[int]:
+def serving(known: Family, shown: ShownGroups, task: str) -> list[int]:
     serving = set(known.containing(task))
     return [g for g, member in enumerate(shown.members) if len(member) == 1 and member[0] in serving]
 
@@ -165,7 +165,9 @@ def architecture_section(record: Record, key: str) -> Html:
             + ("; skip connections are not drawn." if record.network == "lifted" else ".")
             + " Below, the share of each group in its layer."
         ),
-        tag("details", tag("summary", "The numbers as a table"), table(head, rows, caption="Kernels by layer and group")),
+        tag(
+            "details", tag("summary", "The numbers as a table"), table(head, rows, caption="Kernels by layer and group")
+        ),
     )
 
 
@@ -205,5 +207,6 @@ def _counted(sizes: Any, shown: ShownGroups) -> str:
             continue
         name = shown.names[group]
         whom = "by all tasks" if name == "shared" else f"by {name.replace('+', ' and ')}"
-        parts.append(f"{sizes[group]:.0f} are {'shared' if name == 'shared' else 'used'} {whom}")
+        verb = "is" if round(float(sizes[group])) == 1 else "are"
+        parts.append(f"{sizes[group]:.0f} {verb} {'shared' if name == 'shared' else 'used'} {whom}")
     return ", ".join(parts)

@@ -4,8 +4,9 @@ import shlex
 from typing import Any
 
 from filtergroups.palette import task_colour
-from filtergroups.report.collect import Record
-from filtergroups.report.html import Html, Html as Markup, joined, note, section, table, tag
+from filtergroups.reporting.collect import Record
+from filtergroups.reporting.html import Html, joined, note, section, table, tag
+from filtergroups.reporting.html import Html as Markup
 
 COVERED = 0.9  # the interval that real values are measured by
 
@@ -34,10 +35,8 @@ def _of_result(record: Record, result: dict[str, Any]) -> list[Html]:
     colours = {task: task_colour(n) for n, task in enumerate(record.family.tasks)}
     for task, found in result["calibration"].items():
         if "coverage" in found:
-            real.append(
-                [task, _share(found["coverage"]), _share(found.get("coverage_corrected")), _number(found.get("width")),
-                 _number(found.get("width_corrected"))]  # fmt: skip
-            )
+            covered = [_share(found["coverage"]), _share(found.get("coverage_corrected"))]
+            real.append([task, *covered, _number(found.get("width")), _number(found.get("width_corrected"))])
         if "ece" in found:
             classes.append([task, f"{found['ece']:.4f}", _number(found.get("ece_corrected"), 4)])
         if found.get("bins"):
@@ -93,6 +92,7 @@ def reliability(task: str, bins: list[dict[str, float]], colour: str) -> Html:
         told = f"confidence {entry['confidence']:.2f}, accuracy {entry['accuracy']:.2f}, {entry['count']} examples"
         dots.append(tag("circle", tag("title", told), cx=f"{x:.1f}", cy=f"{y:.1f}", r=f"{radius:.1f}", fill=colour))
     (x0, y0), (x1, y1) = place(0, 0), place(1, 1)
+    middle = (y0 + y1) / 2
     lines = [
         tag("line", x1=x0, y1=y0, x2=x1, y2=y1, class_="axis", stroke_dasharray="4 4"),
         tag("line", x1=x0, y1=y0, x2=x1, y2=y0, class_="grid"),
@@ -103,8 +103,8 @@ def reliability(task: str, bins: list[dict[str, float]], colour: str) -> Html:
         tag("text", "confidence", x=(x0 + x1) / 2, y=y0 + 16, text_anchor="middle"),
         tag("text", "1", x=x1, y=y0 + 16, text_anchor="middle"),
         tag("text", "1", x=x0 - 8, y=y1 + 4, text_anchor="end"),
-        tag("text", "accuracy", x=14, y=(y0 + y1) / 2, text_anchor="middle", transform=f"rotate(-90 14 {(y0 + y1) / 2})"),
-    ]  # fmt: skip
+        tag("text", "accuracy", x=14, y=middle, text_anchor="middle", transform=f"rotate(-90 14 {middle})"),
+    ]
     picture = tag(
         "svg",
         *lines,
@@ -136,7 +136,9 @@ def cost_section(record: Record, key: str) -> Html | None:
                 _against(row["multiplications"], first["multiplications"], _large(row["multiplications"])),
                 _against(row["bytes"], first["bytes"], f"{row['bytes'] / 1e6:.2f} MB"),
                 *(
-                    _against(row["latency_ms"].get(size), first["latency_ms"].get(size), _ms(row["latency_ms"].get(size)))
+                    _against(
+                        row["latency_ms"].get(size), first["latency_ms"].get(size), _ms(row["latency_ms"].get(size))
+                    )
                     for size in sizes
                 ),
             ]

@@ -5,10 +5,10 @@ from typing import Any
 
 from filtergroups.config import Config, FacesData, PhantomData, TableData, dump_config
 from filtergroups.palette import task_colour
-from filtergroups.report.collect import Record
-from filtergroups.report.html import Html, joined, note, section, table, tag
-from filtergroups.report.published import published_for
-from filtergroups.report.scores import Scored, scored, with_error, written
+from filtergroups.reporting.collect import Record
+from filtergroups.reporting.html import Html, joined, note, section, table, tag
+from filtergroups.reporting.published import published_for
+from filtergroups.reporting.scores import Scored, scored, with_error, written
 
 NETWORKS = {"vgg11": "VGG11", "highresnet": "HighResNet", "lifted": "lifted network"}
 
@@ -19,16 +19,16 @@ def network_name(record: Record) -> str:
     return name if width == 1 else f"{name} × {width:g}"
 
 
-def data_name(config: Config | None) -> str:
+def data_name(config: Config | None) -> tuple[str, str | None]:
+    """What the data are called, and a word more."""
     if config is None:
-        return "other code's data"
+        return "other code's data", None
     data = config.data
     if isinstance(data, PhantomData):
-        return f"generated pelvis scans ({data.patients} patients)"
+        return "pelvis phantom", f"{data.patients} generated patients"
     if isinstance(data, FacesData):
-        part = "" if data.fraction == 1 else f", {data.fraction:.0%} of the training part"
-        return f"faces of {data.root.name}{part}"
-    return f"{data.table.name}" if isinstance(data, TableData) else f"scans of {data.root.name}"
+        return data.root.name, "faces" if data.fraction == 1 else f"{data.fraction:.0%} of its training faces"
+    return (data.table.name, "images") if isinstance(data, TableData) else (data.root.name, "scans")
 
 
 def summary_section(record: Record, key: str) -> Html:
@@ -55,11 +55,12 @@ def unfinished(record: Record) -> Html | None:
 
 
 def facts(record: Record) -> Html:
+    name, more = data_name(record.config)
     rows: list[tuple[str, Any, str | None]] = [
         ("method", record.method, _method_words(record)),
         ("network", network_name(record), _parameters(record)),
         ("tasks", ", ".join(record.family.tasks), f"{len(record.family)} groups"),
-        ("data", data_name(record.config), _examples(record)),
+        ("data", name, "; ".join(text for text in (more, _examples(record)) if text)),
     ]
     if record.run is not None:
         of = f" of {record.planned:,}" if record.planned and not record.finished else ""
@@ -67,7 +68,8 @@ def facts(record: Record) -> Html:
         rows.append(("steps", f"{record.step:,}{of}", epochs))
         rows.append(("time", _duration(record), record.log[0][0].strftime("%-d %B %Y, %H:%M") if record.log else None))
     cells = [
-        tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else None)) for name, value, more in rows
+        tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else None))
+        for name, value, more in rows
     ]
     return tag("dl", *cells, class_="facts")
 

@@ -2,18 +2,18 @@
 // below them, on the same layers, the plain stacked bars.
 "use strict";
 fg.each("flow", (root, run) => {
-  const HEIGHT = 330, BARS = 130, BAR = 13, GAP = 7, LEFT = 64, TOP = 12, LABELS = 40;
+  const HEIGHT = 330, BARS = 130, BAR = 13, GAP = 7, LEFT = 98, TOP = 12, LABELS = 40;
   const drawing = root.querySelector(".drawing");
   const control = root.querySelector(".time");
   let at = run.steps.length - 1, shares = false;
 
   const kernelsOf = (layer, group) => run.sums[at][layer][group];
   const said = (value) => (Math.abs(value - Math.round(value)) < 0.05 ? String(Math.round(value)) : value.toFixed(1));
-  const percent = (part, whole) => `${Math.round((100 * part) / whole)} %`;
+  const percent = (part, whole) => `${Math.round((100 * part) / whole)}%`;
 
   const draw = () => {
-    const longest = Math.max(...run.tasks.map((task) => task.name.length));
-    const right = Math.min(150, 30 + 7.2 * longest);
+    const longest = Math.max(...run.tasks.map((task) => fg.textWidth(task.name)));
+    const right = Math.min(160, 34 + longest);
     const width = Math.max(drawing.clientWidth, LEFT + right + run.layers.length * 46);
     const step = (width - LEFT - right) / run.layers.length;
     const columnX = (layer) => LEFT + step * (layer + 0.5) - BAR / 2;
@@ -127,7 +127,7 @@ fg.each("flow", (root, run) => {
     for (const head of heads) {
       const y = Math.max(head.y + head.height / 2 + 4, lowest + 15);
       lowest = y;
-      nodes.append(text(head.x + BAR + 6, y, clipped(run.tasks[head.task].name, right - BAR - 16), "start", "strong"));
+      nodes.append(text(head.x + BAR + 6, y, fg.clipped(run.tasks[head.task].name, right - BAR - 14), "start", "strong"));
     }
 
     const base = TOP + HEIGHT + LABELS;
@@ -148,7 +148,7 @@ fg.each("flow", (root, run) => {
       if (l % every === 0) picture.append(text(columnX(l) + BAR / 2, base + BARS + 18, String(layer.kernels), "middle"));
     }
     picture.append(text(LEFT - 34, TOP + HEIGHT + 20, "layer", "end"), text(LEFT - 34, base + BARS + 18, "kernels", "end"));
-    for (const share of [0, 50, 100]) picture.append(text(LEFT - 34, base + BARS - (BARS * share) / 100 + (share === 100 ? 10 : share ? 4 : 0), `${share} %`, "end"));
+    for (const share of [0, 50, 100]) picture.append(text(LEFT - 34, base + BARS - (BARS * share) / 100 + (share === 100 ? 10 : share ? 4 : 0), `${share}%`, "end"));
     const focused = drawing.querySelector(":focus") ? [...drawing.querySelectorAll("[tabindex]")].indexOf(document.activeElement) : -1;
     const scrolled = drawing.scrollLeft;
     drawing.replaceChildren(picture);
@@ -156,7 +156,6 @@ fg.each("flow", (root, run) => {
     if (focused >= 0) drawing.querySelectorAll("[tabindex]")[focused]?.focus();
   };
   const text = (x, y, content, anchor, kind) => fg.svg("text", { x, y, "text-anchor": anchor, class: kind }, content);
-  const clipped = (name, room) => (name.length * 7.2 > room ? `${name.slice(0, Math.max(3, Math.floor(room / 7.2) - 1))}…` : name);
 
   for (const button of root.querySelectorAll(".choice button")) button.addEventListener("click", () => {
     shares = button.dataset.value === "share";

@@ -1,9 +1,9 @@
 """Grouping probabilities: triangles for two tasks, heat maps for more."""
 
 from filtergroups.palette import ramp
-from filtergroups.report.architecture import corners, legend, shown_groups, time_control
-from filtergroups.report.collect import Record
-from filtergroups.report.html import Html, note, section, tag
+from filtergroups.reporting.architecture import corners, legend, shown_groups, time_control
+from filtergroups.reporting.collect import Record
+from filtergroups.reporting.html import Html, note, section, tag
 
 
 def probabilities_section(record: Record, key: str) -> Html | None:
@@ -12,7 +12,9 @@ def probabilities_section(record: Record, key: str) -> Html | None:
         return None
     title = "How sure it is"
     if record.kind == "fixed":
-        words = f"The method {record.method} fixes every kernel's group: all probabilities are 0 or 1, and none was learned."
+        words = (
+            f"The method {record.method} fixes every kernel's group: probabilities are 0 or 1, none was learned."
+        )
         return section(f"{key}-probabilities", title, tag("p", words, class_="lead-in"))
     if record.kind == "constant":
         words = (

@@ -3,8 +3,8 @@
 from typing import Any
 
 from filtergroups.palette import SHARED, ramp, task_colour
-from filtergroups.report.collect import Record, evenly
-from filtergroups.report.html import Html, section, tag
+from filtergroups.reporting.collect import Record, evenly
+from filtergroups.reporting.html import Html, section, tag
 
 MOST_POINTS = 400
 SMOOTH = 0.06  # share of the points that a smoothed value looks back on

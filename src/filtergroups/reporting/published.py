@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from filtergroups.config import FacesData
-from filtergroups.report.collect import Record
+from filtergroups.reporting.collect import Record
 
 # In an installed package the file lies beside this one; in a clone it is kept with the experiments.
 PLACES = (Path(__file__).with_name("published.toml"), Path(__file__).parents[3] / "experiments" / "published.toml")

@@ -46,7 +46,8 @@ class Album:
 def as_bytes(values: NDArray[Any], low: float, high: float) -> Pixels:
     """Values as 0 … 255; NaN is black."""
     scaled = (np.nan_to_num(np.asarray(values, dtype=np.float64), nan=low) - low) / max(high - low, 1e-12)
-    return np.rint(scaled.clip(0, 1) * 255).astype(np.uint8)
+    pixels: Pixels = np.rint(scaled.clip(0, 1) * 255).astype(np.uint8)
+    return pixels
 
 
 def stretched(values: NDArray[Any], share: float = 0.01) -> Pixels:

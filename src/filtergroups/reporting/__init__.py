@@ -8,19 +8,19 @@ from torch import Tensor
 
 from filtergroups.data.splits import write_atomically
 from filtergroups.network import GroupedNetwork
-from filtergroups.report.activations import activations_section
-from filtergroups.report.album import Album
-from filtergroups.report.architecture import architecture_section, payload
-from filtergroups.report.calibration import calibration_section, cost_section
-from filtergroups.report.collect import Record, record_of_network, record_of_run
-from filtergroups.report.comparison import comparison_section
-from filtergroups.report.curves import curves, curves_section
-from filtergroups.report.evidence import Evidence, Step, evidence_for, evidence_of_network
-from filtergroups.report.html import Html
-from filtergroups.report.page import assembled
-from filtergroups.report.predictions import predictions_section
-from filtergroups.report.probabilities import probabilities_section
-from filtergroups.report.summary import data_name, network_name, summary_section
+from filtergroups.reporting.activations import activations_section
+from filtergroups.reporting.album import Album
+from filtergroups.reporting.architecture import architecture_section, payload
+from filtergroups.reporting.calibration import calibration_section, cost_section
+from filtergroups.reporting.collect import Record, record_of_network, record_of_run
+from filtergroups.reporting.comparison import comparison_section
+from filtergroups.reporting.curves import curves, curves_section
+from filtergroups.reporting.evidence import Evidence, Step, evidence_for, evidence_of_network
+from filtergroups.reporting.html import Html
+from filtergroups.reporting.page import assembled
+from filtergroups.reporting.predictions import predictions_section
+from filtergroups.reporting.probabilities import probabilities_section
+from filtergroups.reporting.summary import data_name, network_name, summary_section
 from filtergroups.run import RunError
 
 # Of the 15 MB that a page may have: bytes of probabilities (a third more as text) and of pictures, for all runs.
@@ -33,7 +33,7 @@ def report(
     out: Path,
     *,
     data: Path | None = None,
-    split: str = "test",
+    split: str | None = None,
     examples: int = 12,
     samples: int = 10,
     images: Tensor | None = None,
@@ -42,7 +42,8 @@ def report(
 ) -> Path:
     """Write a report about runs (or networks that other code trained) into one HTML file.
 
-    data: where the data are now, if not where the config says. split: the part that predictions are shown of.
+    data: where the data are now, if not where the config says. split: the part that predictions are shown of (None:
+    test, else validation).
     examples: how many images in each grid. samples: passes of a prediction. images: a batch to show the activations
     of a network that other code trained. force: replace a file that is there.
     """
@@ -93,7 +94,8 @@ def _titles(records: list[Record]) -> tuple[str, str]:
     first = records[0]
     if len(records) > 1:
         methods = list(dict.fromkeys(record.method for record in records))
-        return f"{len(records)} runs compared", f"{', '.join(methods)} on {data_name(first.config)}"
-    tasks = " and ".join([", ".join(first.family.tasks[:-1]), first.family.tasks[-1]][-min(2, len(first.family.tasks)) :])
-    asked = "What is shared by" if len(first.family.tasks) > 1 else "What is used by"
-    return f"{asked} {tasks}", f"{first.name}: {first.method} on {network_name(first)}, {data_name(first.config)}."
+        return f"{len(records)} runs compared", f"{', '.join(methods)} on {data_name(first.config)[0]}"
+    names = first.family.tasks
+    title = f"What {', '.join(names[:-1])} and {names[-1]} share" if len(names) > 1 else f"One task: {names[0]}"
+    told = ", ".join(text for text in data_name(first.config) if text)
+    return title, f"{first.name}: {first.method} on {network_name(first)}, {told}."

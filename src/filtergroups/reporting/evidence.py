@@ -11,7 +11,7 @@ from filtergroups.data.examples import DataError, Examples, Volume, Volumes
 from filtergroups.data.load import load_data
 from filtergroups.evaluation import moved
 from filtergroups.network import GroupedNetwork
-from filtergroups.report.collect import Record, evenly
+from filtergroups.reporting.collect import Record, evenly
 from filtergroups.restored import Restored, open_run
 from filtergroups.run import RunError
 
@@ -31,8 +31,16 @@ class Evidence:
     problem: str | None = None
 
 
-def evidence_for(record: Record, *, data: Path | None, split: str, progress: Step | None = None) -> Evidence:
-    """Open the best (else the last) checkpoint and a part of the data."""
+def evidence_for(record: Record, *, data: Path | None, split: str | None, progress: Step | None = None) -> Evidence:
+    """Open the best (else the last) checkpoint and a part of the data: the named one, or test, else validation."""
+    if split is not None:
+        return _evidence(record, data, split, progress)
+    found = _evidence(record, data, "test", progress)
+    other = found if found.problem is None else _evidence(record, data, "validation", progress)
+    return other if other.problem is None else found
+
+
+def _evidence(record: Record, data: Path | None, split: str, progress: Step | None) -> Evidence:
     assert record.run is not None
     try:
         restored = open_run(record.run.path, "best" if record.run.checkpoint("best").exists() else "last")

@@ -1,0 +1,347 @@
+"""The report's figures for papers: vector graphics with their fonts inside, in the report's colours."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path as Outline
+
+from filtergroups.data.splits import write_atomically
+from filtergroups.palette import ramp, task_colour
+from filtergroups.reporting.activations import Chosen, chosen_kernels, feature_maps, input_picture, map_picture
+from filtergroups.reporting.architecture import ShownGroups, corners, shown_groups, shown_sums
+from filtergroups.reporting.collect import Record, record_of_run
+from filtergroups.reporting.curves import curves
+from filtergroups.reporting.evidence import Evidence, Step, chosen_inputs, evidence_for
+from filtergroups.reporting.examples import look
+from filtergroups.reporting.flow import Band, Node, flow
+from filtergroups.reporting.predictions import map_pixels
+from filtergroups.reporting.slices import look_at_scans
+from filtergroups.run import RunError
+
+Format = Literal["pdf", "svg", "png"]
+
+STYLE: dict[Any, Any] = {
+    "font.size": 8.0,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.titlesize": 8.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "pdf.fonttype": 42,  # TrueType inside the file: journals refuse matplotlib's default
+    "ps.fonttype": 42,
+    "svg.fonttype": "path",  # glyphs as paths look the same everywhere
+    "svg.hashsalt": "filtergroups",  # the same figure is the same file
+    "savefig.dpi": 200,
+    "savefig.bbox": "tight",
+}
+WIDE = 7.0  # inches: the text width of a two-column paper
+
+
+def figures(
+    run: Path,
+    out: Path,
+    *,
+    format: Format | str = "pdf",
+    data: Path | None = None,
+    split: str | None = None,
+    samples: int = 10,
+    force: bool = False,
+    progress: Step | None = None,
+) -> list[Path]:
+    """Draw a run's figures into a folder, one file each; those that do not apply to the run are left out."""
+    if format not in get_args(Format):
+        raise ValueError(f"--format is one of {list(get_args(Format))}, found {format!r}; choose one")
+    record = record_of_run(Path(run))
+    evidence = evidence_for(record, data=data, split=split, progress=progress)
+    written = []
+    drawers: dict[str, Callable[[], Figure | None]] = {
+        "flow": lambda: flow_figure(record),
+        "groups": lambda: bars_figure(record),
+        "probabilities": lambda: probabilities_figure(record),
+        "trajectories": lambda: trajectories_figure(record),
+        "activations": lambda: activations_figure(record, evidence),
+        "predictions": lambda: predictions_figure(evidence, samples),
+        "curves": lambda: curves_figure(record),
+        "calibration": lambda: calibration_figure(record),
+    }
+    out = Path(out)
+    existing = [out / f"{name}.{format}" for name in drawers if (out / f"{name}.{format}").exists()]
+    if existing and not force:
+        raise RunError(f"{existing[0]}: expected a new file, found one; use --force or -o")
+    with matplotlib.rc_context(STYLE):
+        for name, draw in drawers.items():
+            figure = draw()
+            if figure is not None:
+                written.append(_written(figure, out / f"{name}.{format}", str(format)))
+    return written
+
+
+def _written(figure: Figure, path: Path, format: str) -> Path:
+    content = io.BytesIO()
+    # No date inside: the same run gives the same file.
+    metadata: Any = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": None}[format]
+    figure.savefig(content, format=format, metadata=metadata)
+    write_atomically(path, content.getvalue())
+    return path
+
+
+def _legend(figure: Figure, shown: ShownGroups) -> None:
+    handles = [Rectangle((0, 0), 1, 1, color=shown.colours[group]) for group in shown.order]
+    names = [shown.names[group] for group in shown.order]
+    figure.legend(
+        handles, names, loc="outside upper left", ncols=min(8, len(names)), handlelength=0.9, handleheight=0.9
+    )
+
+
+def bars_figure(record: Record) -> Figure:
+    """The paper's learned kernel grouping: by layer, the proportion of each group."""
+    shown = shown_groups(record)
+    sums = shown_sums(record, shown)
+    shares = sums / sums.sum(1, keepdims=True)
+    figure = Figure(figsize=(WIDE / 2, 2.0), layout="constrained")
+    axes = figure.add_subplot()
+    places = np.arange(len(shares)) + 1
+    floor = np.zeros(len(shares))
+    for group in reversed(shown.order):
+        axes.bar(places, shares[:, group], 0.72, floor, color=shown.colours[group], edgecolor="white", linewidth=0.5)
+        floor += shares[:, group]
+    axes.set(xlabel="layer", ylabel="share of kernels", ylim=(0, 1), xlim=(0.4, len(shares) + 0.6))
+    axes.set_xticks(places[:: -(-len(places) // 20)])
+    _legend(figure, shown)
+    return figure
+
+
+def flow_figure(record: Record) -> Figure:
+    """Bands as wide as their groups have kernels, which split and merge as routing does."""
+    shown = shown_groups(record)
+    picture = flow(record, shown)
+    figure = Figure(figsize=(WIDE, 2.7), layout="constrained")
+    axes = figure.add_subplot()
+    wide = 0.14
+    for band in picture.bands:
+        axes.add_patch(PathPatch(_ribbon(band, wide), facecolor=band.reader.colour, alpha=0.4, linewidth=0))
+    for node in picture.nodes:
+        axes.add_patch(Rectangle((node.column - wide / 2, node.low), wide, node.size, color=node.colour, linewidth=0))
+    layers = len(record.timeline.layers)
+    for node in picture.nodes:
+        if node.column in (0, layers + 1):
+            side = -1 if node.column == 0 else 1
+            where: Any = {"va": "center", "ha": "right" if side < 0 else "left"}
+            axes.text(node.column + side * wide, node.low + node.size / 2, node.name, **where)
+    axes.set(xlim=(-0.7, layers + 1.9), ylim=(picture.lowest, picture.highest), xlabel="layer")
+    every = -(-layers // 20)
+    axes.set_xticks(range(1, layers + 1, every))
+    axes.set_yticks([])
+    axes.spines[["left", "bottom"]].set_visible(False)
+    axes.tick_params(length=0)
+    _legend(figure, shown)
+    return figure
+
+
+def _ribbon(band: Band, wide: float) -> Outline:
+    x0, x1 = band.source.column + wide / 2, band.reader.column - wide / 2
+    middle = (x0 + x1) / 2
+    (a0, b0), (a1, b1) = (band.leaves, band.leaves + band.leaving), (band.arrives, band.arrives + band.arriving)
+    points = [(x0, a0), (middle, a0), (middle, a1), (x1, a1), (x1, b1), (middle, b1), (middle, b0), (x0, b0), (x0, a0)]
+    to, curve = Outline.LINETO, Outline.CURVE4
+    return Outline(points, [Outline.MOVETO, curve, curve, curve, to, curve, curve, curve, Outline.CLOSEPOLY])
+
+
+def _grid(count: int, columns: int, height: float, **more: Any) -> tuple[Figure, list[Any]]:
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(WIDE * columns / max(columns, 4), height * rows + 0.3), layout="constrained")
+    return figure, [figure.add_subplot(rows, columns, n + 1, **more) for n in range(count)]
+
+
+def _triangles(record: Record) -> tuple[Figure, list[Any]]:
+    import mpltern  # noqa: F401  # it registers the projection
+
+    figure, all_axes = _grid(len(record.timeline.layers), 4, 1.75, projection="ternary")
+    left, right, top = corners(record.family) or (0, 1, 2)
+    for n, axes in enumerate(all_axes):
+        axes.set_title(f"layer {n + 1}")
+        axes.tick_params(labelleft=False, labelright=False, labelbottom=False, length=0)
+        for axis, group in (("t", top), ("l", left), ("r", right)):
+            getattr(axes, f"set_{axis}label")(record.family.names[group], fontsize=6.5)
+    return figure, all_axes
+
+
+def probabilities_figure(record: Record) -> Figure | None:
+    """Density of the probabilities on the simplex of two tasks; for more tasks a heat map a layer."""
+    if record.kind != "learned" or len(record.family) == 1:
+        return None
+    if corners(record.family) is None:
+        return heat_figure(record)
+    figure, all_axes = _triangles(record)
+    left, right, top = corners(record.family) or (0, 1, 2)
+    for n, axes in enumerate(all_axes):
+        p = record.timeline.of_layer(n, record.timeline.learned)
+        axes.hexbin(
+            p[:, top], p[:, left], p[:, right], gridsize=14, bins="log", cmap="viridis_r", linewidths=0.1, mincnt=1
+        )
+    return figure
+
+
+def trajectories_figure(record: Record) -> Figure | None:
+    """The way that every kernel took over the simplex, coloured by step."""
+    timeline = record.timeline
+    if record.kind != "learned" or corners(record.family) is None or timeline.learned < 1:
+        return None
+    figure, all_axes = _triangles(record)
+    left, right, top = corners(record.family) or (0, 1, 2)
+    colours = ramp("viridis", max(2, timeline.learned), 0.0, 0.92)
+    for n, axes in enumerate(all_axes):
+        ways = np.stack([timeline.of_layer(n, time) for time in range(timeline.learned + 1)])
+        ways = ways[:, :: -(-ways.shape[1] // 96)]
+        for time in range(timeline.learned):
+            step = ways[time : time + 2]
+            gap = np.full((1, step.shape[1]), np.nan)
+            lines = [np.concatenate([step[..., group], gap]).T.ravel() for group in (top, left, right)]
+            axes.plot(*lines, color=colours[time], linewidth=0.5, alpha=0.8, rasterized=ways.shape[1] > 48)
+    first, last = timeline.steps[0], timeline.steps[timeline.learned]
+    scale = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(first, last), matplotlib.colormaps["viridis"])
+    figure.colorbar(scale, ax=all_axes, label="step", shrink=0.6, aspect=30)
+    return figure
+
+
+def heat_figure(record: Record) -> Figure:
+    """Kernels × groups, sorted by the group that a kernel ended in."""
+    shown, timeline = shown_groups(record), record.timeline
+    height = 0.5 + 0.11 * len(shown.names)
+    figure, all_axes = _grid(len(timeline.layers), 2, height)
+    figure.set_size_inches(WIDE, height * -(-len(timeline.layers) // 2))
+    for n, axes in enumerate(all_axes):
+        p = shown.columns(timeline.of_layer(n, timeline.learned))[:, shown.order]
+        best = p.argmax(1)
+        p = p[np.lexsort((-p.max(1), best))]
+        axes.imshow(p.T, aspect="auto", cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
+        axes.set_yticks(range(len(shown.order)), [shown.names[group] for group in shown.order], fontsize=6)
+        for label, group in zip(axes.get_yticklabels(), shown.order, strict=True):
+            label.set_color(shown.colours[group])
+        axes.set_xticks([])
+        entropy = float(timeline.entropies(timeline.learned)[n])
+        axes.set_title(f"layer {n + 1}: {len(p)} kernels, entropy {entropy:.2f}")
+    return figure
+
+
+def activations_figure(record: Record, evidence: Evidence) -> Figure | None:
+    """The first, the middle and the last layer: the most certain kernels of each group."""
+    if evidence.problem is not None or evidence.network is None or record.kind == "constant":
+        return None
+    item = chosen_inputs(evidence, 1)[0]
+    maps = feature_maps(evidence.network, item.image)
+    choices = chosen_kernels(record, evidence.network, 3)
+    layers = sorted({0, len(choices) // 2, len(choices) - 1})
+    rows = [(layer, chosen) for layer in layers if maps[layer] is not None for chosen in choices[layer] if chosen.most]
+    figure = Figure(figsize=(WIDE * 0.75, 0.85 * len(rows)), layout="constrained")
+    grid: Any = figure.subplots(len(rows), 7, squeeze=False)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for row, (layer, chosen) in enumerate(rows):
+        _activation_row(grid[row], record, evidence, chosen, maps[layer], f"layer {layer + 1}")
+    _show(grid[0][0], input_picture(item, evidence))
+    grid[0][0].set_title("input")
+    grid[0][2].set_title("most certain")
+    grid[0][5].set_title("least certain")
+    return figure
+
+
+def _activation_row(
+    row: Sequence[Any], record: Record, evidence: Evidence, chosen: Chosen, maps: Any, name: str
+) -> None:
+    label = f"{name}\n{record.family.names[chosen.group]}"
+    row[0].text(1.05, 0.5, label, transform=row[0].transAxes, ha="right", va="center", fontsize=7)
+    for axes, kernel in zip(row[1:], [*chosen.most, *[None] * (3 - len(chosen.most)), *chosen.least], strict=False):
+        if kernel is not None:
+            axes.imshow(map_picture(maps[kernel], evidence), cmap="magma", interpolation="nearest")
+
+
+def _show(axes: Any, pixels: Any) -> None:
+    axes.imshow(pixels, cmap="gray" if pixels.ndim == 2 else None, vmin=0, vmax=255, interpolation="nearest")
+    axes.set_axis_off()
+
+
+def predictions_figure(evidence: Evidence, samples: int) -> Figure | None:
+    """Some examples with truth and prediction; of scans the middle slice of the first patient."""
+    if evidence.problem is not None or evidence.restored is None:
+        return None
+    if evidence.volumes is not None:
+        patient = look_at_scans(evidence, samples=samples)[0]
+        figure, all_axes = _grid(len(patient.panels), 4, 1.5)
+        for axes, panel in zip(all_axes, patient.panels, strict=True):
+            _show(axes, panel.stack[len(panel.stack) // 2])
+            axes.set_title(panel.title)
+        return figure
+    looked = look(evidence, count=8, samples=samples)
+    figure, all_axes = _grid(len(looked.some), 4, 2.0)
+    for axes, example in zip(all_axes, looked.some, strict=True):
+        pictures = [example.image, *(p for a in example.answers if a.maps for p in map_pixels(a).values())]
+        _show(axes, pictures[0])
+        told = [f"{a.task.name}: {f'{a.truth} → ' if a.truth else ''}{a.value}" for a in example.answers]
+        axes.set_title("\n".join(told), fontsize=6.5)
+    return figure
+
+
+def curves_figure(record: Record) -> Figure | None:
+    charts = [chart for chart in curves(record) if chart["series"]]
+    if not charts:
+        return None
+    figure, all_axes = _grid(len(charts), 3, 1.6)
+    figure.set_size_inches(WIDE, figure.get_figheight())
+    for axes, chart in zip(all_axes, charts, strict=True):
+        for one in chart["series"]:
+            faint = bool(one.get("faint"))
+            values = [np.nan if y is None else y for y in one["y"]]
+            named = None if faint or len(chart["series"]) > 6 else one["name"]
+            dot = "o" if one.get("dots") else None
+            axes.plot(
+                one["x"], values, color=one["colour"], alpha=0.3 if faint else 1, label=named, marker=dot, markersize=2
+            )
+        axes.set_title(chart["title"], fontsize=7)
+        axes.set_yscale("log" if chart.get("log") else "linear")
+        axes.tick_params(labelsize=6)
+        if chart.get("log"):
+            axes.legend(fontsize=5.5)
+    for axes in all_axes[-3:]:
+        axes.set_xlabel("step", fontsize=7)
+    return figure
+
+
+def calibration_figure(record: Record) -> Figure | None:
+    """Reliability diagrams of the classes, where they were measured."""
+    bins = {
+        task: found["bins"]
+        for result in record.results
+        for task, found in result.get("calibration", {}).items()
+        if found.get("bins")
+    }
+    if not bins:
+        return None
+    figure, all_axes = _grid(len(bins), 4, 1.9)
+    tasks = list(record.family.tasks)
+    for axes, (task, entries) in zip(all_axes, bins.items(), strict=True):
+        most = max(entry["count"] for entry in entries) or 1
+        axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, linestyle="--")
+        filled = [entry for entry in entries if entry["count"]]
+        axes.scatter(
+            [entry["confidence"] for entry in filled],
+            [entry["accuracy"] for entry in filled],
+            s=[4 + 40 * entry["count"] / most for entry in filled],
+            color=task_colour(tasks.index(task)) if task in tasks else "#888888",
+        )
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=task, aspect="equal")
+    return figure
+
+
+__all__ = ["Node", "figures"]
