@@ -1,7 +1,7 @@
 """The report's figures for papers: vector graphics with their fonts inside, in the report's colours."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,13 +13,13 @@ from matplotlib.path import Path as Outline
 
 from filtergroups.data.splits import write_atomically
 from filtergroups.palette import ramp, task_colour
-from filtergroups.reporting.activations import Chosen, chosen_kernels, feature_maps, input_picture, map_picture
+from filtergroups.reporting.activations import chosen_kernels, feature_maps, input_picture, map_picture
 from filtergroups.reporting.architecture import ShownGroups, corners, shown_groups, shown_sums
 from filtergroups.reporting.collect import Record, record_of_run
 from filtergroups.reporting.curves import curves
 from filtergroups.reporting.evidence import Evidence, Step, chosen_inputs, evidence_for
 from filtergroups.reporting.examples import look
-from filtergroups.reporting.flow import Band, Node, flow
+from filtergroups.reporting.flow import Band, flow
 from filtergroups.reporting.predictions import map_pixels
 from filtergroups.reporting.slices import look_at_scans
 from filtergroups.run import RunError
@@ -168,12 +168,16 @@ def _triangles(record: Record) -> tuple[Figure, list[Any]]:
     import mpltern  # noqa: F401  # it registers the projection
 
     figure, all_axes = _grid(len(record.timeline.layers), 4, 1.75, projection="ternary")
-    left, right, top = corners(record.family) or (0, 1, 2)
+    left, right, top = (record.family.names[group] for group in corners(record.family) or ())
     for n, axes in enumerate(all_axes):
-        axes.set_title(f"layer {n + 1}")
-        axes.tick_params(labelleft=False, labelright=False, labelbottom=False, length=0)
-        for axis, group in (("t", top), ("l", left), ("r", right)):
-            getattr(axes, f"set_{axis}label")(record.family.names[group], fontsize=6.5)
+        axes.set_title(f"layer {n + 1}", pad=14)
+        for axis in (axes.taxis, axes.laxis, axes.raxis):
+            axis.set_ticks([])
+        for name, corner, level in ((top, (1, 0, 0), "bottom"), (left, (0, 1, 0), "top"), (right, (0, 0, 1), "top")):
+            axes.annotate(
+                name, axes.transProjection.transform(corner), (0, 3 if level == "bottom" else -3), fontsize=6.5,
+                textcoords="offset points", ha="center", va=level, annotation_clip=False,
+            )  # fmt: skip
     return figure, all_axes
 
 
@@ -186,11 +190,20 @@ def probabilities_figure(record: Record) -> Figure | None:
     figure, all_axes = _triangles(record)
     left, right, top = corners(record.family) or (0, 1, 2)
     for n, axes in enumerate(all_axes):
-        p = record.timeline.of_layer(n, record.timeline.learned)
-        axes.hexbin(
-            p[:, top], p[:, left], p[:, right], gridsize=14, bins="log", cmap="viridis_r", linewidths=0.1, mincnt=1
-        )
+        p = record.timeline.of_layer(n, record.timeline.learned)[:, [top, left, right]].astype(np.float64)
+        places, density = density_on_simplex(p)
+        levels = np.linspace(0.02, 1, 12)
+        axes.tricontourf(*places.T, (density / density.max()) ** 0.6, levels=levels, cmap="GnBu", extend="max")
+        axes.scatter(*p.T, s=1.5, color="#1b1f24", linewidths=0)
     return figure
+
+
+def density_on_simplex(p: Any, steps: int = 48, width: float = 0.045) -> tuple[Any, Any]:
+    """Places all over the triangle, and how many kernels lie near each (a Gaussian of distances in the plane)."""
+    places = np.asarray([(a, b, steps - a - b) for a in range(steps + 1) for b in range(steps + 1 - a)]) / steps
+    # Between barycentric coordinates the squared distance in a triangle of side 1 is half the sum of squares.
+    squares = ((places[:, None] - p[None]) ** 2).sum(-1) / 2
+    return places, np.exp(-squares / (2 * width**2)).sum(1)
 
 
 def trajectories_figure(record: Record) -> Figure | None:
@@ -240,31 +253,35 @@ def activations_figure(record: Record, evidence: Evidence) -> Figure | None:
     if evidence.problem is not None or evidence.network is None or record.kind == "constant":
         return None
     item = chosen_inputs(evidence, 1)[0]
-    maps = feature_maps(evidence.network, item.image)
+    maps: list[Any] = list(feature_maps(evidence.network, item.image))
     choices = chosen_kernels(record, evidence.network, 3)
     layers = sorted({0, len(choices) // 2, len(choices) - 1})
-    rows = [(layer, chosen) for layer in layers if maps[layer] is not None for chosen in choices[layer] if chosen.most]
-    figure = Figure(figsize=(WIDE * 0.75, 0.85 * len(rows)), layout="constrained")
-    grid: Any = figure.subplots(len(rows), 7, squeeze=False)
+    shown = shown_groups(record)
+    listed = [shown.members[group][0] for group in shown.order if len(shown.members[group]) == 1]
+    rows = [
+        (layer, choices[layer][group])
+        for layer in layers
+        if maps[layer] is not None
+        for group in listed
+        if choices[layer][group].most
+    ]
+    picture = input_picture(item, evidence)
+    height = 0.2 + 0.8 * picture.shape[0] / picture.shape[1]
+    figure = Figure(figsize=(WIDE * 0.85, height * (len(rows) + 1)), layout="constrained")
+    grid: Any = figure.subplots(len(rows) + 1, 7, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
-    for row, (layer, chosen) in enumerate(rows):
-        _activation_row(grid[row], record, evidence, chosen, maps[layer], f"layer {layer + 1}")
-    _show(grid[0][0], input_picture(item, evidence))
-    grid[0][0].set_title("input")
-    grid[0][2].set_title("most certain")
-    grid[0][5].set_title("least certain")
+    _show(grid[0][1], picture)
+    grid[0][0].text(1, 0.5, "input", transform=grid[0][0].transAxes, ha="right", va="center")
+    for row, (layer, chosen) in enumerate(rows, start=1):
+        label = f"layer {layer + 1}\n{record.family.names[chosen.group]}"
+        grid[row][0].text(1, 0.5, label, transform=grid[row][0].transAxes, ha="right", va="center", fontsize=7)
+        for column, kernel in [*enumerate(chosen.most, start=1), *enumerate(chosen.least, start=4)]:
+            grid[row][column].imshow(map_picture(maps[layer][kernel], evidence), cmap="magma", interpolation="nearest")
+            grid[row][column].set_title(f"{chosen.certainty[kernel]:.2f}", fontsize=5.5, pad=1.5)
+    grid[0][2].text(0.5, 0.0, "most certain", transform=grid[0][2].transAxes, ha="center")
+    grid[0][5].text(0.5, 0.0, "least certain", transform=grid[0][5].transAxes, ha="center")
     return figure
-
-
-def _activation_row(
-    row: Sequence[Any], record: Record, evidence: Evidence, chosen: Chosen, maps: Any, name: str
-) -> None:
-    label = f"{name}\n{record.family.names[chosen.group]}"
-    row[0].text(1.05, 0.5, label, transform=row[0].transAxes, ha="right", va="center", fontsize=7)
-    for axes, kernel in zip(row[1:], [*chosen.most, *[None] * (3 - len(chosen.most)), *chosen.least], strict=False):
-        if kernel is not None:
-            axes.imshow(map_picture(maps[kernel], evidence), cmap="magma", interpolation="nearest")
 
 
 def _show(axes: Any, pixels: Any) -> None:
@@ -342,6 +359,3 @@ def calibration_figure(record: Record) -> Figure | None:
         )
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=task, aspect="equal")
     return figure
-
-
-__all__ = ["Node", "figures"]

@@ -12,9 +12,7 @@ def probabilities_section(record: Record, key: str) -> Html | None:
         return None
     title = "How sure it is"
     if record.kind == "fixed":
-        words = (
-            f"The method {record.method} fixes every kernel's group: probabilities are 0 or 1, none was learned."
-        )
+        words = f"The method {record.method} fixes every kernel's group: probabilities are 0 or 1, none was learned."
         return section(f"{key}-probabilities", title, tag("p", words, class_="lead-in"))
     if record.kind == "constant":
         words = (

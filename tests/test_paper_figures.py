@@ -1,0 +1,48 @@
+"""Figures for papers."""
+
+import re
+
+import pytest
+
+import filtergroups as fg
+from filtergroups.run import RunError
+from tests.reporting import runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figures")
+    runs.picture_table(folder, missing=False)
+    return runs.train_table(folder, folder / "run", epochs=2)
+
+
+def test_figures_are_written_with_their_fonts_inside(run, tmp_path):
+    written = fg.figures(run, tmp_path, format="pdf")
+    names = {path.name for path in written}
+    assert names == {
+        f"{name}.pdf"
+        for name in ("flow", "groups", "probabilities", "trajectories", "activations", "predictions", "curves")
+    }
+    for path in written:
+        content = path.read_bytes()
+        assert content.startswith(b"%PDF")
+        fonts = re.findall(rb"/Type /FontDescriptor", content)
+        assert fonts
+        assert len(re.findall(rb"/FontFile2", content)) >= len(fonts)
+        assert b"/Type3" not in content
+    with pytest.raises(RunError, match="--force"):
+        fg.figures(run, tmp_path, format="pdf")
+
+
+def test_letters_of_an_svg_are_paths(run, tmp_path):
+    for path in fg.figures(run, tmp_path, format="svg"):
+        text = path.read_text()
+        assert "<text" not in text
+        assert "http" not in re.sub(
+            r"xmlns[^=]*=\"[^\"]*\"|<metadata>.*?</metadata>|<!DOCTYPE.*?>", "", text, flags=re.DOTALL
+        )
+
+
+def test_an_unknown_format_is_one_line(run, tmp_path):
+    with pytest.raises(ValueError, match="found 'gif'"):
+        fg.figures(run, tmp_path, format="gif")
