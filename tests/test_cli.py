@@ -27,7 +27,8 @@ def test_help_answers_at_once():
         done = run("--help")
         times.append(time.perf_counter() - start)
     assert min(times) < 0.5
-    for command in ("demo", "init", "data", "train", "resume", "evaluate", "calibrate", "predict"):
+    commands = ("demo", "init", "data", "train", "resume", "evaluate", "calibrate", "predict", "report", "figures")
+    for command in commands:
         assert command in done.stdout
 
 
@@ -72,6 +73,10 @@ def test_from_a_table_to_predictions(tmp_path):
         (["resume", "nowhere"], "expected a run folder"),
         (["evaluate", "nowhere"], "expected a run folder"),
         (["predict", "nowhere", "x.png", "-o", "y.csv"], "expected a run folder"),
+        (["report", "nowhere"], "expected a run folder"),
+        (["report", ".", "--split", "all"], "--split"),
+        (["figures", "nowhere", "-o", "figures"], "expected a run folder"),
+        (["figures", "nowhere", "-o", "figures", "--format", "gif"], "--format"),
         (["init", "nothing.csv", "--images", "."], "nothing.csv"),
         (["data", "check", "nothing.toml"], "nothing.toml"),
         (["evaluate", ".", "--split", "all"], "--split"),

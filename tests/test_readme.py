@@ -79,7 +79,7 @@ def small_phantom(folder):
 def test_the_commands_for_a_table_run(tmp_path):
     picture_table(tmp_path, count=150)
     ran = run_section("Your own table of images", tmp_path)
-    assert ran == ["init", "data", "train", "calibrate", "evaluate", "predict"]
+    assert ran == ["init", "data", "train", "calibrate", "evaluate", "predict", "export", "predict", "report"]
     assert (tmp_path / "predictions.csv").read_text().count("\n") == 151
 
 

@@ -25,6 +25,7 @@ from filtergroups.reporting.slices import look_at_scans
 from filtergroups.run import RunError
 
 Format = Literal["pdf", "svg", "png"]
+NAMES = ("flow", "groups", "probabilities", "trajectories", "activations", "predictions", "curves", "calibration")
 
 STYLE: dict[Any, Any] = {
     "font.size": 8.0,
@@ -61,9 +62,12 @@ def figures(
     """Draw a run's figures into a folder, one file each; those that do not apply to the run are left out."""
     if format not in get_args(Format):
         raise ValueError(f"--format is one of {list(get_args(Format))}, found {format!r}; choose one")
+    out = Path(out)
+    existing = sorted(path for path in out.glob(f"*.{format}") if path.stem in NAMES)
+    if existing and not force:
+        raise RunError(f"{existing[0]}: expected a new file, found one; use --force or -o")
     record = record_of_run(Path(run))
     evidence = evidence_for(record, data=data, split=split, progress=progress)
-    written = []
     drawers: dict[str, Callable[[], Figure | None]] = {
         "flow": lambda: flow_figure(record),
         "groups": lambda: bars_figure(record),
@@ -74,10 +78,8 @@ def figures(
         "curves": lambda: curves_figure(record),
         "calibration": lambda: calibration_figure(record),
     }
-    out = Path(out)
-    existing = [out / f"{name}.{format}" for name in drawers if (out / f"{name}.{format}").exists()]
-    if existing and not force:
-        raise RunError(f"{existing[0]}: expected a new file, found one; use --force or -o")
+    assert tuple(drawers) == NAMES
+    written = []
     with matplotlib.rc_context(STYLE):
         for name, draw in drawers.items():
             figure = draw()

@@ -84,7 +84,7 @@ def unpleasant(folder):
     ]
     where = folder / "unpleasant"
     tasks = runs.wide_table(where, [name.replace(".", "") for name in names])
-    return runs.train_table(where, folder / "<i>run</i> & co", tasks=tasks, epochs=2)
+    return runs.train_table(where, folder / "<i>run & co", tasks=tasks, epochs=2)
 
 
 @pytest.fixture(scope="session")

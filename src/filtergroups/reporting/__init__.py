@@ -96,6 +96,8 @@ def _titles(records: list[Record]) -> tuple[str, str]:
         methods = list(dict.fromkeys(record.method for record in records))
         return f"{len(records)} runs compared", f"{', '.join(methods)} on {data_name(first.config)[0]}"
     names = first.family.tasks
-    title = f"What {', '.join(names[:-1])} and {names[-1]} share" if len(names) > 1 else f"One task: {names[0]}"
+    title = f"What {len(names)} tasks share" if len(names) > 3 else f"One task: {names[0]}"
+    if len(names) in (2, 3):
+        title = f"What {', '.join(names[:-1])} and {names[-1]} share"
     told = ", ".join(text for text in data_name(first.config) if text)
     return title, f"{first.name}: {first.method} on {network_name(first)}, {told}."

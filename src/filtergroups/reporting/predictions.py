@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from filtergroups.palette import label_colour
-from filtergroups.reporting.album import Album, AlbumFull, Pixels, as_bytes, at_most, coloured, stretched
+from filtergroups.reporting.album import Album, AlbumFull, Pixels, as_bytes, at_most, coloured
 from filtergroups.reporting.collect import Record
 from filtergroups.reporting.evidence import Evidence, Step
 from filtergroups.reporting.examples import Answer, Example, look
 from filtergroups.reporting.html import Html, joined, note, section, tag
-from filtergroups.reporting.scores import written
+from filtergroups.reporting.scores import METRICS, written
 from filtergroups.reporting.slices import Patient, look_at_scans, painted
 from filtergroups.tasks import Segmentation
 
@@ -177,12 +177,9 @@ def _patient(patient: Patient, label: str, album: Album) -> Html:
 
 def _told(scores: dict[str, Any]) -> str:
     told = [
-        f"{task} {metric} {written(metric, regions['overall'])}"
+        f"{task} {METRICS.get(metric, metric)} {written(metric, regions['overall'])}"
         for task, metrics in scores.items()
         for metric, regions in metrics.items()
         if regions.get("overall") is not None
     ]
     return "On the slices shown: " + ", ".join(told) + "."
-
-
-__all__ = ["map_pixels", "predictions_section", "stretched"]

@@ -14,7 +14,7 @@ fg.each("flow", (root, run) => {
   const draw = () => {
     const longest = Math.max(...run.tasks.map((task) => fg.textWidth(task.name)));
     const right = Math.min(160, 34 + longest);
-    const width = Math.max(drawing.clientWidth, LEFT + right + run.layers.length * 46);
+    const width = Math.max(drawing.clientWidth, LEFT + right + run.layers.length * 40);
     const step = (width - LEFT - right) / run.layers.length;
     const columnX = (layer) => LEFT + step * (layer + 0.5) - BAR / 2;
     const picture = fg.svg("svg", { width, height: TOP + HEIGHT + LABELS + BARS + 34, role: "group", "aria-label": root.dataset.alt });
