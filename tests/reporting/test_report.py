@@ -191,7 +191,9 @@ def test_calibration_and_cost_show_before_and_after(sfg, tmp_path):
         "pattern": {"ece": 0.2, "ece_corrected": 0.03, "bins": [{"confidence": 0.9, "accuracy": 0.7, "count": 12}]},
     }
     write_atomically(run / "results.json", json.dumps(results).encode())
-    (run / "calibration.json").write_text(json.dumps({"sampled": {"level": {"kind": "scale", "value": 2.5}}}))
+    (run / "calibration.json").write_text(
+        json.dumps({"sampled": {"level": {"kind": "scale", "value": 2.5, "examples": 9}}, "step": {"sampled": 25}})
+    )
     row = {
         "name": "as trained",
         "parameters": 1000,
@@ -203,13 +205,14 @@ def test_calibration_and_cost_show_before_and_after(sfg, tmp_path):
     export = [{"file": "net.onnx", "format": "onnx", "tasks": ["level"], "rows": [row, less]}]
     (run / "export.json").write_text(json.dumps(export))
     text = fg.report(run, tmp_path / "report.html").read_text()
-    for shown in ("50.0%", "91.0%", "0.2000", "0.03", "Reliability · pattern", "net.onnx (onnx)", "×0.50", "2.5"):
+    for shown in ("50.0%", "91.0%", "0.2<", "0.03<", "Reliability · pattern", "net.onnx (onnx)", "×0.50", "2.5"):
         assert shown in text
     assert "filtergroups calibrate" not in text
 
 
 def test_without_calibration_it_says_how_to_get_it(pages):
-    assert "filtergroups calibrate" in pages["sfg"].read_text()
+    for kind in ("sfg", "unfinished"):  # evaluated, and not
+        assert "filtergroups calibrate" in pages[kind].read_text()
 
 
 def test_the_same_run_gives_the_same_page(sfg, tmp_path):

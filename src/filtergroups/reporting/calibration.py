@@ -6,7 +6,6 @@ from typing import Any
 from filtergroups.palette import task_colour
 from filtergroups.reporting.collect import Record
 from filtergroups.reporting.html import Html, joined, note, section, table, tag
-from filtergroups.reporting.html import Html as Markup
 
 COVERED = 0.9  # the interval that real values are measured by
 
@@ -16,32 +15,37 @@ def calibration_section(record: Record, key: str) -> Html | None:
         return None
     measured = [result for result in record.results if result.get("calibration")]
     title = "Do its uncertainties hold?"
+    lead = (
+        f"Intervals of {COVERED:.0%} are to hold the truth in {COVERED:.0%} of all cases, and of the answers given with "
+        "80% confidence, 80% are to be right; the expected calibration error says how far they are off on average."
+    )
     folder = shlex.quote(str(record.run.path))
     if not measured and not record.calibration:
         words = "Nothing was measured yet. Calibrate on the validation part, then evaluate: "
         how = f"filtergroups calibrate {folder} && filtergroups evaluate {folder}"
         return section(f"{key}-calibration", title, note(words, tag("code", how)))
     parts: list[Any] = []
-    for result in measured:
-        parts += _of_result(record, result)
-    if record.calibration:
-        parts.append(_corrections(record.calibration))
-    return section(f"{key}-calibration", title, *parts)
+    for n, result in enumerate(measured):
+        shown = _of_result(record, result)
+        parts += shown if n == 0 else [tag("details", tag("summary", _measured_on(result)), *shown)]
+    corrections = _corrections(record.calibration)
+    how = tag("code", f"filtergroups calibrate {folder} && filtergroups evaluate {folder}")
+    parts.append(corrections or note("Before any correction; to correct it on the validation part: ", how))
+    return section(f"{key}-calibration", title, tag("p", lead, class_="lead-in"), *parts)
 
 
 def _of_result(record: Record, result: dict[str, Any]) -> list[Html]:
-    passes = f"{result['samples']} passes" if result["samples"] else "mode network"
     real, classes, pictures = [], [], []
     colours = {task: task_colour(n) for n, task in enumerate(record.family.tasks)}
     for task, found in result["calibration"].items():
-        if "coverage" in found:
+        if found.get("coverage") is not None:
             covered = [_share(found["coverage"]), _share(found.get("coverage_corrected"))]
             real.append([task, *covered, _number(found.get("width")), _number(found.get("width_corrected"))])
-        if "ece" in found:
-            classes.append([task, f"{found['ece']:.4f}", _number(found.get("ece_corrected"), 4)])
+        if found.get("ece") is not None:
+            classes.append([task, _number(found["ece"]), _number(found.get("ece_corrected"))])
         if found.get("bins"):
             pictures.append(reliability(task, found["bins"], colours.get(task, "#888888")))
-    where = f"{result['split']} part, {result['examples']} examples, {passes}"
+    where = _measured_on(result)
     parts = []
     if real:
         head = ["", "coverage before", "after", "width before", "after"]
@@ -54,6 +58,11 @@ def _of_result(record: Record, result: dict[str, Any]) -> list[Html]:
     return parts
 
 
+def _measured_on(result: dict[str, Any]) -> str:
+    passes = f"{result['samples']} passes" if result["samples"] else "mode network"
+    return f"{result['split']} part, {result['examples']} examples, {passes}"
+
+
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
@@ -62,12 +71,14 @@ def _number(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}g}"
 
 
-def _corrections(calibration: dict[str, Any]) -> Html:
+def _corrections(calibration: dict[str, Any]) -> Html | None:
     rows = [
-        [f"{task}, {'mode network' if how == 'mode' else 'sampled passes'}", found["kind"], f"{found['value']:.4g}"]
-        for how, tasks in calibration.items()
-        for task, found in tasks.items()
+        [f"{task}, {name}", found["kind"], f"{found['value']:.4g}"]
+        for how, name in (("mode", "mode network"), ("sampled", "sampled passes"))
+        for task, found in calibration.get(how, {}).items()
     ]
+    if not rows:
+        return None
     return tag(
         "details",
         tag("summary", "The corrections that were learned on the validation part"),
@@ -123,7 +134,7 @@ def cost_section(record: Record, key: str) -> Html | None:
     """Before and after, for every exported file."""
     if not record.exports:
         return None
-    parts: list[Markup] = []
+    parts: list[Html] = []
     for export in record.exports:
         rows = export["rows"]
         sizes = list(dict.fromkeys(size for row in rows for size in row.get("latency_ms", {})))

@@ -42,6 +42,7 @@ def curves(record: Record) -> list[dict[str, Any]]:
             if points:
                 charts.append(_loss(task, colours[task], points))
         charts += [_terms(training), _plain(training, "temperature", "Temperature", zero=True)]
+        charts += _cost(training)
     charts += _validation(record, colours)
     timeline = record.timeline
     if record.kind == "learned" and len(timeline.steps) > 1 and len(record.family) > 1:
@@ -66,6 +67,8 @@ def _terms(training: list[dict[str, Any]]) -> dict[str, Any]:
         series("λ₁ Σ‖M‖²", "#E69F00", [(entry["step"], entry["weights"]) for entry in training]),
         series("λ₂ Σ H(p), subtracted", "#009E73", [(entry["step"], -entry["entropy"]) for entry in training]),
     ]
+    if any("cost" in entry for entry in training):
+        lines.append(series("cost", "#CC79A7", [(entry["step"], entry.get("cost")) for entry in training]))
     # Kernels fixed for good have no entropy left, and a logarithm has no 0.
     lines = [
         {**line, "y": [None if y is None or y <= 0 else y for y in line["y"]]}
@@ -73,6 +76,18 @@ def _terms(training: list[dict[str, Any]]) -> dict[str, Any]:
         if any(y is not None and y > 0 for y in line["y"])
     ]
     return {"title": "Terms of eq. 5", "alt": "sizes on a logarithmic scale", "series": lines, "log": True}
+
+
+def _cost(training: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Multiplications against the plain network's, where training asked for few."""
+    named = (("expected_cost", "expected", "#0072B2"), ("mode_cost", "mode network", "#D55E00"))
+    lines = [
+        series(name, colour, [(entry["step"], entry[key]) for entry in training if key in entry])
+        for key, name, colour in named
+        if any(key in entry for entry in training)
+    ]
+    alt = "expected, and of the mode network"
+    return [{"title": "Multiplications, share of the plain network's", "alt": alt, "series": lines}] if lines else []
 
 
 def _plain(training: list[dict[str, Any]], field: str, title: str, **more: Any) -> dict[str, Any]:

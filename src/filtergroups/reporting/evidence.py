@@ -14,6 +14,7 @@ from filtergroups.network import GroupedNetwork
 from filtergroups.reporting.collect import Record, evenly
 from filtergroups.restored import Restored, open_run
 from filtergroups.run import RunError
+from filtergroups.statistics import use_recalibrated
 
 Step = Callable[[str, int, int], None]
 
@@ -58,6 +59,8 @@ def _evidence(record: Record, data: Path | None, split: str, progress: Step | No
             raise DataError(f"expected examples in the part '{split}', found none; use --split")
     except (DataError, OSError) as error:
         return Evidence(split, restored.network, restored, problem=f"The data could not be read: {error}")
+    if restored.run.statistics(restored.checkpoint).exists():
+        use_recalibrated(restored, 1)
     return Evidence(split, restored.network, restored, found.parts.get(split), found.volumes.get(split))
 
 
