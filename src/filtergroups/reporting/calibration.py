@@ -16,7 +16,7 @@ def calibration_section(record: Record, key: str) -> Html | None:
     measured = [result for result in record.results if result.get("calibration")]
     title = "Do its uncertainties hold?"
     lead = (
-        f"Intervals of {COVERED:.0%} are to hold the truth in {COVERED:.0%} of all cases, and of the answers given with "
+        f"Intervals of {COVERED:.0%} are to hold the truth in {COVERED:.0%} of all cases; of answers given with "
         "80% confidence, 80% are to be right; the expected calibration error says how far they are off on average."
     )
     folder = shlex.quote(str(record.run.path))
