@@ -102,8 +102,11 @@ def pages(folder, pictures, sfg, other_seed, hard_sharing, scans, unpleasant):
     stopped = runs.unfinished(pictures, folder / "stopped")
     tasks = [fg.Regression("level"), fg.Classification("pattern", classes=2)]
     lifted = fg.lift(ResNet18(width=8), tasks)
+    volumes = runs.scans(folder / "scans", folder / "volumes", spatial_dims=3)
+    maps = runs.maps(folder / "maps", folder / "maps-run")
     given = {
-        "sfg": sfg, "scans": scans, "eight": unpleasant, "one": one, "subsets": subsets, "constant": constant,
+        "sfg": sfg, "scans": scans, "volumes": volumes, "maps": maps,
+        "eight": unpleasant, "one": one, "subsets": subsets, "constant": constant,
         "stitched": stitched, "unfinished": stopped, "lifted": lifted, "several": [sfg, other_seed, hard_sharing],
     }  # fmt: skip
     made = {}

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from filtergroups.config import dump_config, make_config
 from filtergroups.data.phantom import write_phantom
@@ -66,15 +67,53 @@ def unfinished(folder: Path, run: Path) -> Path:
     raise AssertionError("the run was to be interrupted")
 
 
-def scans(folder: Path, run: Path) -> Path:
+def scans(folder: Path, run: Path, *, spatial_dims: int = 2) -> Path:
     """Few small patients and a narrow HighResNet."""
     write_phantom(folder / "phantom", 4, 0, shape=(32, 24, 8), spacing=(12.6, 11.2, 10.5))
     data = {
         "kind": "scans", "root": str(folder / "phantom"), "patch": 16, "padding": 2, "patches_per_patient": 4,
-        "cache": str(folder / "cache"),
+        "cache": str(folder / "cache"), "spatial_dims": spatial_dims, "patch_depth": 8,
     }  # fmt: skip
-    training = {"epochs": 2, "batch_size": 4, "threads": 1, "accelerator": "cpu", "probability_factor": 50}
+    training = {
+        "epochs": 4 - spatial_dims,
+        "batch_size": 4,
+        "threads": 1,
+        "accelerator": "cpu",
+        "probability_factor": 50,
+    }
     tree = {"data": data, "network": {"name": "highresnet", "width": 0.125}, "training": training}
+    train(make_config(tree), run)
+    return run
+
+
+def maps(folder: Path, run: Path) -> Path:
+    """Images with an answer at every pixel: where it is bright, and how bright."""
+    rng = np.random.default_rng(0)
+    lines = ["image,where,grey"]
+    for n in range(24):
+        pixels = np.full((16, 16), 60.0) + rng.normal(0, 8, (16, 16))
+        left = int(rng.integers(8))
+        pixels[4:12, left : left + 8] += 120
+        where = np.zeros((16, 16), np.uint8)
+        where[4:12, left : left + 8] = 1
+        grey = pixels.clip(0, 255).astype(np.uint8)
+        for name, values in (("image", np.stack([grey] * 3, -1)), ("where", where), ("grey", 255 - grey)):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(values).save(folder / name / f"{n}.png")
+        lines.append(f"image/{n}.png,where/{n}.png,grey/{n}.png")
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+    tree = {
+        "data": {
+            "kind": "table", "table": str(folder / "labels.csv"), "root": str(folder), "size": 16,
+            "cache": str(folder / "cache"),
+        },
+        "tasks": [
+            {"name": "where", "kind": "segmentation", "classes": 2},
+            {"name": "grey", "kind": "image_regression", "scale": 255.0},
+        ],
+        "network": {"name": "highresnet", "width": 0.125},
+        "training": {"epochs": 2, "batch_size": 8, "threads": 1, "accelerator": "cpu"},
+    }  # fmt: skip
     train(make_config(tree), run)
     return run
 
@@ -113,4 +152,4 @@ def large(run: Path, layers: int = 20, kernels: int = 250, times: int = 500) -> 
     return run
 
 
-__all__ = ["SCRIPT", "large", "picture_table", "scans", "train_table", "unfinished", "wide_table"]
+__all__ = ["SCRIPT", "large", "maps", "picture_table", "scans", "train_table", "unfinished", "wide_table"]

@@ -8,7 +8,20 @@ import filtergroups as fg
 from tests.reporting.browser import assert_readable, opened, seen_through
 from tests.reporting.runs import SCRIPT
 
-KINDS = ["sfg", "scans", "eight", "one", "subsets", "constant", "stitched", "unfinished", "lifted", "several"]
+KINDS = [
+    "sfg",
+    "scans",
+    "volumes",
+    "maps",
+    "eight",
+    "one",
+    "subsets",
+    "constant",
+    "stitched",
+    "unfinished",
+    "lifted",
+    "several",
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)

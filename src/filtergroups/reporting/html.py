@@ -51,15 +51,17 @@ def table(head: list[Any], rows: list[list[Any]], *, class_: str | None = None, 
     """A table whose first column names its rows, in a box that scrolls where it is too wide."""
     made = tag(
         "table",
-        tag("caption", caption) if caption else None,
         tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in head))),
         tag(
             "tbody",
             *(tag("tr", tag("th", row[0], scope="row"), *(tag("td", cell) for cell in row[1:])) for row in rows),
         ),
         class_=class_,
+        aria_label=caption,
     )
-    return tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=caption or "table")
+    scrolling = tag("div", made, class_="scroll", tabindex="0", role="region", aria_label=caption or "table")
+    # Above the table and not inside it: a caption would be as narrow as its table, and scroll away with it.
+    return joined(tag("p", caption, class_="caption") if caption else None, scrolling)
 
 
 def note(*children: Any) -> Html:
