@@ -5,7 +5,7 @@ import time
 import pytest
 
 import filtergroups as fg
-from tests.reporting.browser import assert_readable, opened, seen_through
+from tests.reporting.browser import OVERLAPS, assert_readable, opened, seen_through
 from tests.reporting.runs import SCRIPT
 
 KINDS = [
@@ -29,6 +29,12 @@ def test_a_page_is_silent_and_readable_on_laptop_and_phone(browser, pages, kind)
     for width, scheme in ((1280, "light"), (390, "dark")):
         with opened(browser, pages[kind], width, scheme) as page:
             assert_readable(page)
+
+
+def test_text_over_text_would_be_noticed(browser, pages):
+    with opened(browser, pages["sfg"]) as page:
+        page.eval_on_selector("h2", "(title) => { title.style.marginBottom = '-40px'; }")
+        assert page.evaluate(OVERLAPS) != []
 
 
 def set_slider(page, selector, value):

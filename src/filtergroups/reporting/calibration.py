@@ -39,6 +39,9 @@ def _of_result(record: Record, result: dict[str, Any]) -> list[Html]:
     colours = {task: task_colour(n) for n, task in enumerate(record.family.tasks)}
     for task, found in result["calibration"].items():
         if found.get("coverage") is not None:
+            if not found.get("width") and found.get("coverage_corrected") is None:
+                real.append([task, "one pass has no spread", "–", "–", "–"])
+                continue
             covered = [_share(found["coverage"]), _share(found.get("coverage_corrected"))]
             real.append([task, *covered, _number(found.get("width")), _number(found.get("width_corrected"))])
         if found.get("ece") is not None:

@@ -1,7 +1,6 @@
 """The predictions' part of the page."""
 
 import json
-from typing import Any
 
 import numpy as np
 
@@ -33,8 +32,9 @@ def predictions_section(
 def _images(evidence: Evidence, album: Album, *, examples: int, samples: int) -> list[Html]:
     looked = look(evidence, count=examples, samples=samples)
     passes = f"{looked.samples} sampled passes" if looked.samples else "one pass of the mode network"
+    maps = " Maps: truth, prediction, spread." if any(answer.maps for answer in looked.some[0].answers) else ""
     parts = [
-        tag("p", f"From the {evidence.split} part, by {passes}: truth, then prediction.", class_="lead-in"),
+        tag("p", f"From the {evidence.split} part, by {passes}: truth → prediction.{maps}", class_="lead-in"),
         tag("h3", "Some, drawn at random"),
     ]
     try:
@@ -62,14 +62,13 @@ def _tile(example: Example, album: Album) -> Html:
                 tag("span", f"{answer.truth} → ") if answer.truth else None,
                 tag("span", answer.value, class_="wrong" if answer.wrong else None),
             ),
+            _maps(answer, album) if answer.maps else None,
         )
         for answer in example.answers
     ]
-    stacks = [_maps(answer, album) for answer in example.answers if answer.maps]
     return tag(
         "figure",
         tag("img", src=album.jpeg(at_most(example.image, SIDE)), alt=f"{example.name}: {told}", loading="lazy"),
-        *stacks,
         tag("dl", *rows),
         class_="tile",
     )
@@ -94,7 +93,7 @@ def _maps(answer: Answer, album: Album) -> Html:
         tag("img", src=album.png(at_most(pixels, 80, smooth=False)), alt=f"{answer.task.name}: {name}", title=name)
         for name, pixels in map_pixels(answer).items()
     ]
-    return tag("div", *images, class_="stack")
+    return tag("dd", *images, class_="stack")
 
 
 def _scans(evidence: Evidence, album: Album, *, samples: int, progress: Step | None) -> list[Html]:
@@ -166,7 +165,7 @@ def _patient(patient: Patient, label: str, album: Album) -> Html:
     return tag(
         "div",
         tag("h3", f"{patient.name} · {label}"),
-        note(_told(patient.scores)),
+        note(_told(patient)),
         tag("div", slider, class_="controls"),
         tag("div", *figures, class_="slices"),
         class_="card",
@@ -175,11 +174,11 @@ def _patient(patient: Patient, label: str, album: Album) -> Html:
     )
 
 
-def _told(scores: dict[str, Any]) -> str:
+def _told(patient: Patient) -> str:
     told = [
         f"{task} {METRICS.get(metric, metric)} {written(metric, regions['overall'])}"
-        for task, metrics in scores.items()
+        for task, metrics in patient.scores.items()
         for metric, regions in metrics.items()
         if regions.get("overall") is not None
     ]
-    return "On the slices shown: " + ", ".join(told) + "."
+    return f"On the {'whole scan' if patient.whole else 'slices shown'}: {', '.join(told)}."

@@ -39,6 +39,7 @@ class Patient:
     panels: list[Panel]
     scores: dict[str, Any]
     badness: float
+    whole: bool  # are the scores of the whole scan, not of the slices shown?
 
 
 def look_at_scans(evidence: Evidence, *, samples: int, progress: Step | None = None) -> list[Patient]:
@@ -62,6 +63,7 @@ def _patient(volume: Volume, restored: Restored, samples: int) -> Patient:
     network = restored.network
     chosen = evenly(volume.image.shape[-1], MOST_SLICES)
     flat = network.spatial_dims == 2
+    whole = not flat or len(chosen) == volume.image.shape[-1]
     if flat:
         volume = _sliced(volume, chosen)
     predictions = predict_volume(
@@ -78,7 +80,7 @@ def _patient(volume: Volume, restored: Restored, samples: int) -> Patient:
     spacing = np.linalg.norm(volume.affine[:3, :3], axis=0)
     aspect = float(volume.image.shape[1] * spacing[0] / (volume.image.shape[2] * spacing[1]))
     panels = _panels(volume, restored, predictions, sampled=restored.passes(samples) > 1)
-    return Patient(volume.name, [z + 1 for z in chosen], aspect, panels, scores, _badness(scores, restored))
+    return Patient(volume.name, [z + 1 for z in chosen], aspect, panels, scores, _badness(scores, restored), whole)
 
 
 def _sliced(volume: Volume, chosen: list[int]) -> Volume:
@@ -134,12 +136,12 @@ def _synthesis(task: str, truth: Tensor, found: Prediction, sampled: bool) -> li
     panels = [
         Panel(f"{task}: target", f"{_signed(low)} to {_signed(high)}", as_bytes(target, low, high)),
         Panel(f"{task}: synthesised", "same window", as_bytes(made, low, high)),
-        Panel(f"{task}: absolute error", f"0 to {worst:.3g}", coloured(as_bytes(error, 0, worst), "inferno")),
+        Panel(f"{task}: absolute error", f"0 to {_signed(worst)}", coloured(as_bytes(error, 0, worst), "inferno")),
     ]
     if sampled:
         spread = stacked(found.spread)
         top = float(np.quantile(spread, 0.995))
-        about = f"standard deviation over passes, 0 to {top:.3g}"
+        about = f"standard deviation over passes, 0 to {_signed(top)}"
         panels.append(Panel(f"{task}: uncertainty", about, coloured(as_bytes(spread, 0, top), "viridis")))
     return panels
 

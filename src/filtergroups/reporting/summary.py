@@ -99,9 +99,11 @@ def _examples(record: Record) -> str | None:
 
 
 def _duration(record: Record) -> str:
-    if len(record.log) < 2:
+    """From the first line of the log to the last one about training: other commands write there too."""
+    trained = [time for time, text in record.log if text.startswith(("done:", "step "))]
+    if not trained:
         return "–"
-    seconds = (record.log[-1][0] - record.log[0][0]).total_seconds()
+    seconds = (trained[-1] - record.log[0][0]).total_seconds()
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -2,7 +2,7 @@
 // below them, on the same layers, the plain stacked bars.
 "use strict";
 fg.each("flow", (root, run) => {
-  const HEIGHT = 330, BARS = 130, BAR = 13, GAP = 7, LEFT = 98, TOP = 12, LABELS = 40;
+  const HEIGHT = 330, BARS = 130, BAR = 13, GAP = 7, TOP = 12, LABELS = 40;
   const drawing = root.querySelector(".drawing");
   const control = root.querySelector(".time");
   let at = run.steps.length - 1, shares = false;
@@ -12,9 +12,11 @@ fg.each("flow", (root, run) => {
   const percent = (part, whole) => `${Math.round((100 * part) / whole)}%`;
 
   const draw = () => {
+    const narrow = drawing.clientWidth < 480;
+    const [LEFT, imageAt, labelsAt] = narrow ? [76, 22, 28] : [98, 26, 34];
     const longest = Math.max(...run.tasks.map((task) => fg.textWidth(task.name)));
     const right = Math.min(160, 34 + longest);
-    const width = Math.max(drawing.clientWidth, LEFT + right + run.layers.length * 40);
+    const width = Math.max(drawing.clientWidth, LEFT + right + run.layers.length * (narrow ? 30 : 40));
     const step = (width - LEFT - right) / run.layers.length;
     const columnX = (layer) => LEFT + step * (layer + 0.5) - BAR / 2;
     const picture = fg.svg("svg", { width, height: TOP + HEIGHT + LABELS + BARS + 34, role: "group", "aria-label": root.dataset.alt });
@@ -35,7 +37,7 @@ fg.each("flow", (root, run) => {
     const columns = run.layers.map((layer, l) => place(
       run.order.map((group) => ({ group, layer: l, size: kernelsOf(l, group), x: columnX(l), colour: run.groups[group].colour })), layer.kernels));
     const last = columns.at(-1), first = columns[0];
-    const image = place([{ image: true, size: run.layers[0].kernels, x: LEFT - 26, colour: "#8791A1" }], run.layers[0].kernels);
+    const image = place([{ image: true, size: run.layers[0].kernels, x: LEFT - imageAt, colour: "#8791A1" }], run.layers[0].kernels);
     const readsOf = (node) => (source) => source.image || run.groups[node.group].reads.includes(source.group);
     const headSize = (task) => last.reduce((sum, node) => sum + (run.tasks[task].groups.includes(node.group)
       ? node.size / run.groups[node.group].readers : 0), 0);
@@ -117,7 +119,7 @@ fg.each("flow", (root, run) => {
         run.layers[l].name]]);
     }
     node(image[0], BAR, () => ["image", ["read by every group of the first layer"]]);
-    nodes.append(text(LEFT - 34, image[0].y + image[0].height / 2 + 4, "image", "end"));
+    nodes.append(text(LEFT - labelsAt, image[0].y + image[0].height / 2 + 4, "image", "end"));
     for (const head of heads) {
       const task = run.tasks[head.task];
       node(head, BAR, () => [`head of ${task.name}`, [`reads ${last.filter((source) => task.groups.includes(source.group)).map((source) => `${said(source.size)} ${run.groups[source.group].name}`).join(" + ")}`]]);
@@ -147,8 +149,8 @@ fg.each("flow", (root, run) => {
       }
       if (l % every === 0) picture.append(text(columnX(l) + BAR / 2, base + BARS + 18, String(layer.kernels), "middle"));
     }
-    picture.append(text(LEFT - 34, TOP + HEIGHT + 20, "layer", "end"), text(LEFT - 34, base + BARS + 18, "kernels", "end"));
-    for (const share of [0, 50, 100]) picture.append(text(LEFT - 34, base + BARS - (BARS * share) / 100 + (share === 100 ? 10 : share ? 4 : 0), `${share}%`, "end"));
+    picture.append(text(LEFT - labelsAt, TOP + HEIGHT + 20, "layer", "end"), text(LEFT - labelsAt, base + BARS + 18, "kernels", "end"));
+    for (const share of [0, 50, 100]) picture.append(text(LEFT - labelsAt, base + BARS - (BARS * share) / 100 + (share === 100 ? 10 : share ? 4 : 0), `${share}%`, "end"));
     const focused = drawing.querySelector(":focus") ? [...drawing.querySelectorAll("[tabindex]")].indexOf(document.activeElement) : -1;
     const scrolled = drawing.scrollLeft;
     drawing.replaceChildren(picture);
