@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path as Outline
 
-from filtergroups.data.splits import write_atomically
 from filtergroups.palette import ramp, task_colour
 from filtergroups.reporting.activations import chosen_kernels, feature_maps, input_picture, map_picture
 from filtergroups.reporting.architecture import ShownGroups, corners, shown_groups, shown_sums
@@ -23,6 +22,7 @@ from filtergroups.reporting.flow import Band, flow
 from filtergroups.reporting.predictions import map_pixels
 from filtergroups.reporting.slices import look_at_scans
 from filtergroups.run import RunError
+from filtergroups.writing import write_atomically
 
 Format = Literal["pdf", "svg", "png"]
 NAMES = ("flow", "groups", "probabilities", "trajectories", "activations", "predictions", "curves", "calibration")

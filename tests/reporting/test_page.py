@@ -33,7 +33,9 @@ def test_a_page_is_silent_and_readable_on_laptop_and_phone(browser, pages, kind)
 
 def test_text_over_text_would_be_noticed(browser, pages):
     with opened(browser, pages["sfg"]) as page:
-        page.eval_on_selector("h2", "(title) => { title.style.marginBottom = '-40px'; }")
+        page.eval_on_selector_all(
+            "h2", "(titles) => titles.forEach((title) => { title.style.marginBottom = '-24px'; })"
+        )
         assert page.evaluate(OVERLAPS) != []
 
 

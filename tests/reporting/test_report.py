@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import filtergroups as fg
-from filtergroups.data.splits import write_atomically
 from filtergroups.palette import SHARED, TASKS, group_colours, vertical_order
 from filtergroups.reporting.architecture import payload, reads_of, shown_groups
 from filtergroups.reporting.collect import record_of_network, record_of_run
@@ -16,6 +15,7 @@ from filtergroups.reporting.comparison import rows_of
 from filtergroups.reporting.flow import flow
 from filtergroups.reporting.published import published_for
 from filtergroups.run import Run, RunError
+from filtergroups.writing import write_atomically
 from tests.laws import randomise
 
 

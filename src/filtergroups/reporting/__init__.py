@@ -6,7 +6,6 @@ from typing import Any
 
 from torch import Tensor
 
-from filtergroups.data.splits import write_atomically
 from filtergroups.network import GroupedNetwork
 from filtergroups.reporting.activations import activations_section
 from filtergroups.reporting.album import Album
@@ -22,6 +21,7 @@ from filtergroups.reporting.predictions import predictions_section
 from filtergroups.reporting.probabilities import probabilities_section
 from filtergroups.reporting.summary import data_name, network_name, summary_section
 from filtergroups.run import RunError
+from filtergroups.writing import write_atomically
 
 # Of the 15 MB that a page may have: bytes of probabilities (a third more as text) and of pictures, for all runs.
 PROBABILITIES = 3_500_000

@@ -117,7 +117,7 @@ def _panels(volume: Volume, restored: Restored, predictions: dict[str, Predictio
     for task in restored.tasks:
         truth, found = volume.labels[task.name], predictions[task.name]
         if isinstance(task, ImageRegression):
-            panels += _synthesis(task.name, truth, found, sampled)
+            panels += _synthesis(task, truth, found, sampled)
         elif isinstance(task, Segmentation):
             panels += _outlines(task.name, image, truth, found, task.classes)
     return panels
@@ -127,22 +127,25 @@ def _signed(value: float) -> str:
     return f"{value:.3g}".replace("-", "−") if abs(value) < 100 else f"{value:.0f}".replace("-", "−")
 
 
-def _synthesis(task: str, truth: Tensor, found: Prediction, sampled: bool) -> list[Panel]:
+def _synthesis(task: ImageRegression, truth: Tensor, found: Prediction, sampled: bool) -> list[Panel]:
+    name, unit = task.name, f" {task.unit}" if task.unit else ""
     target, made = stacked(truth), stacked(found.value)
     known = target[np.isfinite(target)]
     low, high = (float(v) for v in np.quantile(known, (0.01, 0.995))) if known.size else (0.0, 1.0)
     error = np.abs(made - target)
     worst = float(np.nanquantile(error, 0.995)) if known.size else 1.0
     panels = [
-        Panel(f"{task}: target", f"{_signed(low)} to {_signed(high)}", as_bytes(target, low, high)),
-        Panel(f"{task}: synthesised", "same window", as_bytes(made, low, high)),
-        Panel(f"{task}: absolute error", f"0 to {_signed(worst)}", coloured(as_bytes(error, 0, worst), "inferno")),
+        Panel(f"{name}: target", f"{_signed(low)} to {_signed(high)}{unit}", as_bytes(target, low, high)),
+        Panel(f"{name}: synthesised", "same window", as_bytes(made, low, high)),
+        Panel(
+            f"{name}: absolute error", f"0 to {_signed(worst)}{unit}", coloured(as_bytes(error, 0, worst), "inferno")
+        ),
     ]
     if sampled:
         spread = stacked(found.spread)
         top = float(np.quantile(spread, 0.995))
-        about = f"standard deviation over passes, 0 to {_signed(top)}"
-        panels.append(Panel(f"{task}: uncertainty", about, coloured(as_bytes(spread, 0, top), "viridis")))
+        about = f"standard deviation over passes, 0 to {_signed(top)}{unit}"
+        panels.append(Panel(f"{name}: uncertainty", about, coloured(as_bytes(spread, 0, top), "viridis")))
     return panels
 
 
