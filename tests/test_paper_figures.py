@@ -5,6 +5,8 @@ import re
 import pytest
 
 import filtergroups as fg
+from filtergroups.reporting.collect import record_of_network
+from filtergroups.reporting.simplex import probabilities_figure
 from filtergroups.run import RunError
 from tests.reporting import runs
 
@@ -46,3 +48,12 @@ def test_letters_of_an_svg_are_paths(run, tmp_path):
 def test_an_unknown_format_is_one_line(run, tmp_path):
     with pytest.raises(ValueError, match="found 'gif'"):
         fg.figures(run, tmp_path, format="gif")
+
+
+def test_more_than_two_tasks_and_pixelwise_ones_have_their_figures(tmp_path):
+    net = fg.vgg11([fg.Regression(name) for name in "abc"], width=0.125, groups="all_subsets")
+    figure = probabilities_figure(record_of_network(net))
+    assert figure is not None
+    assert len(figure.axes) == 8
+    written = fg.figures(runs.maps(tmp_path / "maps", tmp_path / "run"), tmp_path / "figures", format="png")
+    assert {"activations.png", "predictions.png"} <= {path.name for path in written}

@@ -11,41 +11,23 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path as Outline
 
-from filtergroups.palette import ramp, task_colour
+from filtergroups.palette import task_colour
 from filtergroups.reporting.activations import chosen_kernels, feature_maps, input_picture, map_picture
-from filtergroups.reporting.architecture import ShownGroups, corners, shown_groups, shown_sums
+from filtergroups.reporting.architecture import shown_groups, shown_sums
+from filtergroups.reporting.canvas import STYLE, WIDE, grid_of, group_legend
 from filtergroups.reporting.collect import Record, record_of_run
 from filtergroups.reporting.curves import curves
 from filtergroups.reporting.evidence import Evidence, Step, chosen_inputs, evidence_for
-from filtergroups.reporting.examples import look
+from filtergroups.reporting.examples import Example, look
 from filtergroups.reporting.flow import Band, flow
 from filtergroups.reporting.predictions import map_pixels
+from filtergroups.reporting.simplex import probabilities_figure, trajectories_figure
 from filtergroups.reporting.slices import look_at_scans
 from filtergroups.run import RunError
 from filtergroups.writing import write_atomically
 
 Format = Literal["pdf", "svg", "png"]
 NAMES = ("flow", "groups", "probabilities", "trajectories", "activations", "predictions", "curves", "calibration")
-
-STYLE: dict[Any, Any] = {
-    "font.size": 8.0,
-    "font.family": "sans-serif",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.titlesize": 8.5,
-    "legend.frameon": False,
-    "lines.linewidth": 1.2,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "pdf.fonttype": 42,  # TrueType inside the file: journals refuse matplotlib's default
-    "ps.fonttype": 42,
-    "svg.fonttype": "path",  # glyphs as paths look the same everywhere
-    "svg.hashsalt": "filtergroups",  # the same figure is the same file
-    "savefig.dpi": 200,
-    "savefig.bbox": "tight",
-}
-WIDE = 7.0  # inches: the text width of a two-column paper
 
 
 def figures(
@@ -97,14 +79,6 @@ def _written(figure: Figure, path: Path, format: str) -> Path:
     return path
 
 
-def _legend(figure: Figure, shown: ShownGroups) -> None:
-    handles = [Rectangle((0, 0), 1, 1, color=shown.colours[group]) for group in shown.order]
-    names = [shown.names[group] for group in shown.order]
-    figure.legend(
-        handles, names, loc="outside upper left", ncols=min(8, len(names)), handlelength=0.9, handleheight=0.9
-    )
-
-
 def bars_figure(record: Record) -> Figure:
     """The paper's learned kernel grouping: by layer, the proportion of each group."""
     shown = shown_groups(record)
@@ -119,7 +93,7 @@ def bars_figure(record: Record) -> Figure:
         floor += shares[:, group]
     axes.set(xlabel="layer", ylabel="share of kernels", ylim=(0, 1), xlim=(0.4, len(shares) + 0.6))
     axes.set_xticks(places[:: -(-len(places) // 20)])
-    _legend(figure, shown)
+    group_legend(figure, shown)
     return figure
 
 
@@ -146,7 +120,7 @@ def flow_figure(record: Record) -> Figure:
     axes.set_yticks([])
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.tick_params(length=0)
-    _legend(figure, shown)
+    group_legend(figure, shown)
     return figure
 
 
@@ -157,97 +131,6 @@ def _ribbon(band: Band, wide: float) -> Outline:
     points = [(x0, a0), (middle, a0), (middle, a1), (x1, a1), (x1, b1), (middle, b1), (middle, b0), (x0, b0), (x0, a0)]
     to, curve = Outline.LINETO, Outline.CURVE4
     return Outline(points, [Outline.MOVETO, curve, curve, curve, to, curve, curve, curve, Outline.CLOSEPOLY])
-
-
-def _grid(count: int, columns: int, height: float, **more: Any) -> tuple[Figure, list[Any]]:
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(WIDE * columns / max(columns, 4), height * rows + 0.3), layout="constrained")
-    return figure, [figure.add_subplot(rows, columns, n + 1, **more) for n in range(count)]
-
-
-def _triangles(record: Record) -> tuple[Figure, list[Any]]:
-    import mpltern  # noqa: F401  # it registers the projection
-
-    figure, all_axes = _grid(len(record.timeline.layers), 4, 1.75, projection="ternary")
-    left, right, top = (record.family.names[group] for group in corners(record.family) or ())
-    for n, axes in enumerate(all_axes):
-        axes.set_title(f"layer {n + 1}", pad=14)
-        for axis in (axes.taxis, axes.laxis, axes.raxis):
-            axis.set_ticks([])
-        for name, corner, level in ((top, (1, 0, 0), "bottom"), (left, (0, 1, 0), "top"), (right, (0, 0, 1), "top")):
-            axes.annotate(
-                name, axes.transProjection.transform(corner), (0, 3 if level == "bottom" else -3), fontsize=6.5,
-                textcoords="offset points", ha="center", va=level, annotation_clip=False,
-            )  # fmt: skip
-    return figure, all_axes
-
-
-def probabilities_figure(record: Record) -> Figure | None:
-    """Density of the probabilities on the simplex of two tasks; for more tasks a heat map a layer."""
-    if record.kind != "learned" or len(record.family) == 1:
-        return None
-    if corners(record.family) is None:
-        return heat_figure(record)
-    figure, all_axes = _triangles(record)
-    left, right, top = corners(record.family) or (0, 1, 2)
-    for n, axes in enumerate(all_axes):
-        p = record.timeline.of_layer(n, record.timeline.learned)[:, [top, left, right]].astype(np.float64)
-        places, density = density_on_simplex(p)
-        levels = np.linspace(0.02, 1, 12)
-        axes.tricontourf(*places.T, (density / density.max()) ** 0.6, levels=levels, cmap="GnBu", extend="max")
-        axes.scatter(*p.T, s=1.5, color="#1b1f24", linewidths=0)
-    return figure
-
-
-def density_on_simplex(p: Any, steps: int = 48, width: float = 0.045) -> tuple[Any, Any]:
-    """Places all over the triangle, and how many kernels lie near each (a Gaussian of distances in the plane)."""
-    places = np.asarray([(a, b, steps - a - b) for a in range(steps + 1) for b in range(steps + 1 - a)]) / steps
-    # Between barycentric coordinates the squared distance in a triangle of side 1 is half the sum of squares.
-    squares = ((places[:, None] - p[None]) ** 2).sum(-1) / 2
-    return places, np.exp(-squares / (2 * width**2)).sum(1)
-
-
-def trajectories_figure(record: Record) -> Figure | None:
-    """The way that every kernel took over the simplex, coloured by step."""
-    timeline = record.timeline
-    if record.kind != "learned" or corners(record.family) is None or timeline.learned < 1:
-        return None
-    figure, all_axes = _triangles(record)
-    left, right, top = corners(record.family) or (0, 1, 2)
-    colours = ramp("viridis", max(2, timeline.learned), 0.0, 0.92)
-    for n, axes in enumerate(all_axes):
-        ways = np.stack([timeline.of_layer(n, time) for time in range(timeline.learned + 1)])
-        ways = ways[:, :: -(-ways.shape[1] // 96)]
-        for time in range(timeline.learned):
-            step = ways[time : time + 2]
-            gap = np.full((1, step.shape[1]), np.nan)
-            lines = [np.concatenate([step[..., group], gap]).T.ravel() for group in (top, left, right)]
-            axes.plot(*lines, color=colours[time], linewidth=0.5, alpha=0.8, rasterized=ways.shape[1] > 48)
-    first, last = timeline.steps[0], timeline.steps[timeline.learned]
-    scale = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(first, last), matplotlib.colormaps["viridis"])
-    figure.colorbar(scale, ax=all_axes, label="step", shrink=0.6, aspect=30)
-    return figure
-
-
-def heat_figure(record: Record) -> Figure:
-    """Kernels × groups, sorted by the group that a kernel ended in."""
-    shown, timeline = shown_groups(record), record.timeline
-    height = 0.5 + 0.11 * len(shown.names)
-    figure, all_axes = _grid(len(timeline.layers), 2, height)
-    figure.set_size_inches(WIDE, height * -(-len(timeline.layers) // 2))
-    for n, axes in enumerate(all_axes):
-        p = shown.columns(timeline.of_layer(n, timeline.learned))[:, shown.order]
-        best = p.argmax(1)
-        p = p[np.lexsort((-p.max(1), best))]
-        axes.imshow(p.T, aspect="auto", cmap="Greys", vmin=0, vmax=1, interpolation="nearest")
-        axes.set_yticks(range(len(shown.order)), [shown.names[group] for group in shown.order], fontsize=6)
-        for label, group in zip(axes.get_yticklabels(), shown.order, strict=True):
-            label.set_color(shown.colours[group])
-        axes.set_xticks([])
-        entropy = float(timeline.entropies(timeline.learned)[n])
-        axes.set_title(f"layer {n + 1}: {len(p)} kernels, entropy {entropy:.2f}")
-    return figure
 
 
 def activations_figure(record: Record, evidence: Evidence) -> Figure | None:
@@ -297,18 +180,36 @@ def predictions_figure(evidence: Evidence, samples: int) -> Figure | None:
         return None
     if evidence.volumes is not None:
         patient = look_at_scans(evidence, samples=samples)[0]
-        figure, all_axes = _grid(len(patient.panels), 4, 1.5)
+        figure, all_axes = grid_of(len(patient.panels), 4, 1.5)
         for axes, panel in zip(all_axes, patient.panels, strict=True):
             _show(axes, panel.stack[len(panel.stack) // 2])
             axes.set_title(panel.title)
         return figure
     looked = look(evidence, count=8, samples=samples)
-    figure, all_axes = _grid(len(looked.some), 4, 2.0)
+    if any(answer.maps for answer in looked.some[0].answers):
+        return _maps_figure(looked.some[:3])
+    figure, all_axes = grid_of(len(looked.some), 4, 2.0)
     for axes, example in zip(all_axes, looked.some, strict=True):
-        pictures = [example.image, *(p for a in example.answers if a.maps for p in map_pixels(a).values())]
-        _show(axes, pictures[0])
-        told = [f"{a.task.name}: {f'{a.truth} → ' if a.truth else ''}{a.value}" for a in example.answers]
+        _show(axes, example.image)
+        told = [f"{a.task.name}: {a.truth} → {a.value}" for a in example.answers]
         axes.set_title("\n".join(told), fontsize=6.5)
+    return figure
+
+
+def _maps_figure(examples: list[Example]) -> Figure:
+    """A row an example: the image, then truth, prediction and spread of every task with an answer at every pixel."""
+    rows = [
+        {"input": example.image}
+        | {f"{a.task.name}: {n}": p for a in example.answers if a.maps for n, p in map_pixels(a).items()}
+        for example in examples
+    ]
+    figure = Figure(figsize=(WIDE, WIDE / len(rows[0]) * len(rows) + 0.3), layout="constrained")
+    grid: Any = figure.subplots(len(rows), len(rows[0]), squeeze=False)
+    for number, row in enumerate(rows):
+        for axes, (title, pixels) in zip(grid[number], row.items(), strict=True):
+            _show(axes, pixels)
+            if number == 0:
+                axes.set_title(title, fontsize=6.5)
     return figure
 
 
@@ -316,7 +217,7 @@ def curves_figure(record: Record) -> Figure | None:
     charts = [chart for chart in curves(record) if chart["series"]]
     if not charts:
         return None
-    figure, all_axes = _grid(len(charts), 3, 1.6)
+    figure, all_axes = grid_of(len(charts), 3, 1.6)
     figure.set_size_inches(WIDE, figure.get_figheight())
     for axes, chart in zip(all_axes, charts, strict=True):
         for one in chart["series"]:
@@ -347,7 +248,7 @@ def calibration_figure(record: Record) -> Figure | None:
     }
     if not bins:
         return None
-    figure, all_axes = _grid(len(bins), 4, 1.9)
+    figure, all_axes = grid_of(len(bins), 4, 1.9)
     tasks = list(record.family.tasks)
     for axes, (task, entries) in zip(all_axes, bins.items(), strict=True):
         most = max(entry["count"] for entry in entries) or 1
