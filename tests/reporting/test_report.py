@@ -210,6 +210,16 @@ def test_calibration_and_cost_show_before_and_after(sfg, tmp_path):
     assert "filtergroups calibrate" not in text
 
 
+def test_a_real_export_is_shown_with_what_it_saves(sfg, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(sfg, run)
+    fg.export(run, to="safetensors", out=tmp_path / "model.safetensors")
+    text = fg.report(run, tmp_path / "report.html").read_text()
+    assert "What it costs" in text
+    assert "grouped network at its mode" in text
+    assert "model.safetensors (safetensors)" in text
+
+
 def test_without_calibration_it_says_how_to_get_it(pages):
     for kind in ("sfg", "unfinished"):  # evaluated, and not
         assert "filtergroups calibrate" in pages[kind].read_text()
