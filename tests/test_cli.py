@@ -62,7 +62,7 @@ def test_from_a_table_to_predictions(tmp_path):
     (tmp_path / "images" / "broken.png").write_bytes(b"no")
     done = run("predict", "runs/my", "images", "-o", "out.csv", "--samples", 0, "--force", cwd=tmp_path, code=1)
     assert done.stderr.endswith("\n1 of 61 files could not be read: see the error column of out.csv\n")
-    assert done.stdout == ""
+    assert "predicted" not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ const fg = (() => {
     tell();
   };
 
-  // Draw what can be seen; the rest when it comes into view.
+  // Draw what can be seen first, the rest when it comes into view or when there is time, and all of it to be printed.
   const lazily = () => {
     const drawers = new Map(), seen = new Set(), stale = new Set();
     const observer = new IntersectionObserver((entries) => {
@@ -103,6 +103,11 @@ const fg = (() => {
         if (stale.delete(target)) drawers.get(target)();
       }
     }, { rootMargin: "50px" });
+    const next = () => { for (const target of stale) { stale.delete(target); drawers.get(target)(); return true; } return false; };
+    const whenIdle = window.requestIdleCallback || ((call) => setTimeout(call, 50));
+    const catchUp = () => whenIdle(() => { if (next()) catchUp(); });
+    window.addEventListener("load", catchUp);
+    window.addEventListener("beforeprint", () => { while (next()); });
     return {
       add(target, draw) { drawers.set(target, draw); stale.add(target); observer.observe(target); },
       redraw() { for (const [target, draw] of drawers) seen.has(target) ? draw() : stale.add(target); },
