@@ -22,7 +22,8 @@ import filtergroups as fg
 from filtergroups.networks.vgg import VGG11
 from filtergroups.tasks import Task
 
-WIDTH, SIZE = 0.5, 64
+SIZE = 64
+SAMPLED_WIDTH, SHIPPED_WIDTH = 0.5, 1.0
 BATCHES = (1, 32)
 REACH = {"mc50_over_loop": 0.35, "compact_over_plain": 0.75, "compact_task_over_plain": 0.45, "onnx_over_torch": 1.0}
 
@@ -49,7 +50,7 @@ def medians(calls: dict[str, Call], runs: int) -> dict[str, float]:
 
 def half_converged() -> fg.GroupedNetwork:
     """Its first layers have settled on sharing; the others are still at .2 / .6 / .2."""
-    network = fg.vgg11(two_tasks(), width=WIDTH).eval()
+    network = fg.vgg11(two_tasks(), width=SAMPLED_WIDTH).eval()
     assignments = network.assignments()
     for assignment in assignments[: len(assignments) // 2]:
         with torch.no_grad():
@@ -81,9 +82,9 @@ def shipped(batch: int, runs: int, folder: Path) -> dict[str, float]:
     import onnxruntime
 
     tasks = two_tasks()
-    backbone = VGG11(3, WIDTH).eval()
+    backbone = VGG11(3, SHIPPED_WIDTH).eval()
     heads = nn.ModuleList([task.head(backbone.features, 0) for task in tasks]).eval()
-    network = fg.vgg11(tasks, width=WIDTH, method="constant_mask").eval()
+    network = fg.vgg11(tasks, width=SHIPPED_WIDTH, method="constant_mask").eval()
     shape = (3, SIZE, SIZE)
     small, alone = fg.compact(network, image_shape=shape), fg.compact(network, ["age"], image_shape=shape)
     file = folder / "model.onnx"

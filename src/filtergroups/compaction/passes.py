@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from filtergroups.compaction.joining import joined
 from filtergroups.compaction.packing import CONVOLUTIONS, TRANSPOSED, packed
 from filtergroups.compaction.recording import Recording
 from filtergroups.compaction.steps import Step, Value, Weight, leaves
@@ -17,7 +18,15 @@ from filtergroups.compaction.steps import Step, Value, Weight, leaves
 def compacted(recording: Recording, tasks: Sequence[str]) -> Recording:
     """What some tasks need: no dead kernel, no zero multiplied, norms folded into convolutions."""
     asked = replace(recording, outputs={task: recording.outputs[task] for task in tasks})
-    for one_pass in (without_dead_steps, packed, with_norms_folded, with_plain_slopes, without_dead_steps, renamed):
+    for one_pass in (
+        without_dead_steps,
+        packed,
+        with_norms_folded,
+        joined,
+        with_plain_slopes,
+        without_dead_steps,
+        renamed,
+    ):
         asked = one_pass(asked)
     return asked
 

@@ -21,6 +21,8 @@ def one_slope(features: Tensor, slope: Tensor, in_place: bool = False) -> Tensor
     """PReLU with one slope for all channels."""
     if not _here(features):
         return F.prelu(features, slope)
+    if not torch.is_grad_enabled():
+        return F.leaky_relu_(features, float(slope)) if in_place else F.leaky_relu(features, float(slope))
     result: Tensor = _OneSlope.apply(features, slope, in_place)
     return result
 
@@ -76,6 +78,9 @@ def max_pool2d(
 ) -> Tensor:
     if not halves(features, kernel_size, stride, padding, dilation, ceil_mode):
         return F.max_pool2d(features, kernel_size, stride, padding, dilation, ceil_mode)
+    if not (torch.is_grad_enabled() and features.requires_grad):
+        columns = torch.maximum(features[..., 0::2], features[..., 1::2])
+        return torch.maximum(columns[..., 0::2, :], columns[..., 1::2, :])
     result: Tensor = _HalvingMaxPool.apply(features)
     return result
 

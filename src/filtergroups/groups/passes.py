@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from filtergroups.groups.assignment import Assignment, Estimator, TiedRows
 from filtergroups.groups.draw import Draw, Gates, drawn_gates, every_pair, laid_out, strengths, worth_computing
 from filtergroups.groups.routing import Family
 from filtergroups.groups.streams import Layout, Streams
 
-ROOM = 2 * 3 * 64 * 64  # numbers in the images of all passes that go side by side, on a CPU
+ROOM = 20 * 3 * 64 * 64  # numbers in the images of all passes that go side by side, on a CPU
 MOST_AT_ONCE = 10
 
 
@@ -119,7 +119,9 @@ class Passes(Draw):
 
     def once(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function of streams, or remember what it gave in an earlier pass."""
-        streams = [leaf for leaf in tree_flatten(args)[0] if isinstance(leaf, Streams)]
+        streams = list(streams_in(args))
+        if not any(one.same_in_every_pass for one in streams):
+            return function(*args)
         if not all(one.same_in_every_pass for one in streams):
             return self._in_this_pass(function, args)
         place = self._place
@@ -129,7 +131,7 @@ class Passes(Draw):
             try:
                 with self._computing_once():
                     result = function(*args)
-                    if not any(isinstance(leaf, Streams) for leaf in tree_flatten(result)[0]):
+                    if next(streams_in(result), None) is None:
                         return result  # a size or the like, quickly asked again
                     # Forward code may change a container in place later: what is remembered is a copy.
                     which = next((n for n, one in enumerate(streams) if one is result), None)
@@ -189,6 +191,18 @@ def passes_at_once(images: Tensor) -> int:
     """Side by side, passes compute what any of them needs; that pays where single passes are too small to be fast."""
     room = ROOM if images.device.type == "cpu" else 32 * ROOM
     return max(1, min(MOST_AT_ONCE, room // images.numel()))
+
+
+def streams_in(arguments: Any) -> Iterator[Streams]:
+    """All streams among a function's arguments, which may be in lists."""
+    if isinstance(arguments, Streams):
+        yield arguments
+    elif isinstance(arguments, (tuple, list)):
+        for argument in arguments:
+            yield from streams_in(argument)
+    elif isinstance(arguments, dict):
+        for argument in arguments.values():
+            yield from streams_in(argument)
 
 
 def repeated(part: Tensor, copies: int) -> Tensor:
