@@ -210,6 +210,8 @@ def repeated(part: Tensor, copies: int) -> Tensor:
 
 
 def _copied(tree: Any) -> Any:
+    if isinstance(tree, Streams):  # nearly always, and this is done for every remembered result of every pass
+        return tree.like(tree.parts)
     return tree_map_only(Streams, lambda streams: streams.like(streams.parts), tree)
 
 
