@@ -113,7 +113,8 @@ def convolve_streams(
     biases = [None] * len(banks) if bias is None else _banks(planned, bias, 0)
     for product, bank, bank_bias in zip(planned.products, banks, biases, strict=True):
         kernels = product.channels.take(bank, 1 - kernel_axis)
-        features, kernels = _gated(streams, product.streams, kernels, 1 - kernel_axis)
+        copied = product.channels.index is not None
+        features, kernels = _gated(streams, product.streams, kernels, 1 - kernel_axis, copied)
         own_bias = bank_bias if product.adds_bias else None
         convolved = convolve(features, kernels, own_bias)
         taken = convolved.split(product.split, 1) if product.split else None
@@ -136,8 +137,13 @@ def _banks(planned: Plan, of_kernels: Tensor, axis: int) -> Sequence[Tensor]:
     return torch.split(planned.rows.take(of_kernels, axis), sizes, axis)
 
 
-def _gated(streams: Streams, chosen: tuple[int, ...], kernels: Tensor, channel_axis: int) -> tuple[Tensor, Tensor]:
-    """Some streams side by side, and the kernels that read them, with the gates on the smaller of the two."""
+def _gated(
+    streams: Streams, chosen: tuple[int, ...], kernels: Tensor, channel_axis: int, owned: bool
+) -> tuple[Tensor, Tensor]:
+    """Some streams side by side, and the kernels that read them, with the gates on the smaller of the two.
+
+    owned: the kernels are a copy that nobody else reads.
+    """
     if streams.gates is None:
         return _side_by_side([streams.parts[s] for s in chosen]), kernels
     if streams.gates[0].shape[0] > 1:
@@ -145,8 +151,11 @@ def _gated(streams: Streams, chosen: tuple[int, ...], kernels: Tensor, channel_a
     # A gate for the whole batch scales the kernels, which are fewer numbers than the features.
     shape = [1] * kernels.ndim
     shape[channel_axis] = -1
-    gate = _side_by_side([streams.gates[s] for s in chosen])
-    return _side_by_side([streams.parts[s] for s in chosen]), kernels * gate.reshape(shape)
+    gate = _side_by_side([streams.gates[s] for s in chosen]).reshape(shape)
+    features = _side_by_side([streams.parts[s] for s in chosen])
+    if owned and not torch.is_grad_enabled():
+        return features, kernels.mul_(gate)
+    return features, kernels * gate
 
 
 def _side_by_side(parts: list[Tensor]) -> Tensor:
