@@ -57,6 +57,7 @@ class _Packing:
         self.old = recording
         self.steps: list[Step] = []
         self.weights = dict(recording.weights)
+        self.shapes = dict(recording.shapes)  # of what is kept; those of the plain tensors are the recording's
         self.packed: dict[int, Packed] = {}
         self.whole: dict[int, Value] = {}  # packed values that were needed with their zeros
         self.count = 1 + max((number for step in recording.steps for number in step.results), default=0)
@@ -74,7 +75,7 @@ class _Packing:
             if not (follow and step.function in rules and rules[step.function](step)):
                 self.steps.append(self._with_zeros(step))
         outputs = {task: self._dense(value) for task, value in self.old.outputs.items()}
-        return replace(self.old, steps=self.steps, weights=self.weights, outputs=outputs)
+        return replace(self.old, steps=self.steps, weights=self.weights, outputs=outputs, shapes=self.shapes)
 
     def _weight(self, tensor: Tensor) -> Weight:
         name = f"packed_{len(self.weights)}"
@@ -89,6 +90,7 @@ class _Packing:
         if value.number not in self.whole:
             whole = Value(self.count)
             self.count += 1
+            self.shapes[whole.number] = self.old.shapes[value.number]
             self.steps.append(Step("place_channels", (here.value, self._weight(here.places())), {}, (whole.number,)))
             self.whole[value.number] = whole
         return self.whole[value.number]
@@ -102,8 +104,13 @@ class _Packing:
     def _write(self, step: Step, *args: Any, kept: Tensor | None = None, width: int = 0, function: str = "") -> bool:
         self.steps.append(replace(step, args=args, function=function or step.function))
         if kept is not None:
-            self.packed[step.results[0]] = Packed(Value(step.results[0]), kept, width)
+            self._keep(step.results[0], kept, width)
         return True
+
+    def _keep(self, number: int, kept: Tensor, width: int) -> None:
+        self.packed[number] = Packed(Value(number), kept, width)
+        batch, _, *space = self.old.shapes[number]
+        self.shapes[number] = (batch, len(kept), *space)
 
     def _placed(self, step: Step) -> bool:
         source, place = step.args
@@ -188,6 +195,5 @@ class _Packing:
             values.append(part if here is None else here.value)
             start += width
         self.steps.append(replace(step, args=(tuple(values), 1), kwargs={}))
-        number = step.results[0]
-        self.packed[number] = Packed(Value(number), torch.cat(kept), start)
+        self._keep(step.results[0], torch.cat(kept), start)
         return True
