@@ -23,7 +23,7 @@ def demo_config(phantom: Path) -> Config:
             "network": {"name": "highresnet", "width": 0.375},
             "temperature": {"start": 0.7},
             "training": {
-                "epochs": 36, "finetune_epochs": 26, "batch_size": 8, "learning_rate": 5e-3, "schedule": "cosine",
+                "epochs": 32, "finetune_epochs": 22, "batch_size": 8, "learning_rate": 5e-3, "schedule": "cosine",
                 "probability_factor": 20, "checkpoint_every": 100, "validate_every": 90,
             },
         }
