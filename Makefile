@@ -23,8 +23,9 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# One process a core with one thread each: the networks of the tests are too small for threads.
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 demo: $(READY)
 	$(BIN)/filtergroups demo --run runs/demo
