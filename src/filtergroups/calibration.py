@@ -182,7 +182,7 @@ def batch_of_one(predictions: Mapping[str, Prediction], volume: Volume) -> OfBat
 def calibrate(
     run: Path, *, samples: int = 50, checkpoint: str = "best", progress: Step | None = None
 ) -> dict[str, Any]:
-    """Fit a correction for every task on the validation part and keep it in the run's calibration.json.
+    """Fit a correction for every task on the part that chose the checkpoint and keep it in the run's calibration.json.
 
     samples: Monte Carlo passes; 0: the mode network, which has corrections of its own. `predict` and `evaluate` use
     them. The figures in the answer are of the part that was fitted to: `evaluate` gives held-out ones.
@@ -191,7 +191,8 @@ def calibrate(
     samples = restored.passes(samples)
     kind: Kind = "sampled" if samples else "mode"
     warning = use_recalibrated(restored, samples, progress)
-    data = load_data(restored.config, constants=restored.progress.constants, parts=("validation",), progress=progress)
+    part = restored.config.chosen_by
+    data = load_data(restored.config, constants=restored.progress.constants, parts=(part,), progress=progress)
     collected = _collected(restored, data, samples, progress)
     corrections: dict[str, Correction] = {}
     notes = [] if warning is None else [warning]
@@ -199,7 +200,7 @@ def calibrate(
         try:
             corrections[task.name] = _fitted(collected[task.name])
         except ValueError as problem:
-            notes.append(f"task '{task.name}' is not corrected: {problem} in the validation part")
+            notes.append(f"task '{task.name}' is not corrected: {problem} in the {part} part")
     if not corrections:
         raise DataError(f"nothing to calibrate: {notes[-1]}; enlarge that part and try again")
     save_corrections(restored.run, kind, restored.progress.step, corrections)
@@ -209,7 +210,8 @@ def calibrate(
         if correction.kind == "temperature" and min(correction.value / BOUNDS[0], BOUNDS[1] / correction.value) < 1.001
     ]
     return {
-        "kind": kind, "samples": samples, "checkpoint": checkpoint, "step": restored.progress.step, "notes": notes,
+        "kind": kind, "samples": samples, "checkpoint": checkpoint, "step": restored.progress.step, "part": part,
+        "notes": notes,
         "tasks": {name: asdict(correction) for name, correction in corrections.items()},
         "validation": _before_and_after(restored.tasks, collected, corrections),
     }  # fmt: skip
@@ -224,19 +226,20 @@ def _collected(restored: Restored, data: Data, samples: int, progress: Step | No
             name = task.name
             found[name].append(Labelled.of(task, predictions[name], labels[name], masks.get(name), most, number))
         if progress is not None:
-            progress("predicting the validation part", number, calls)
+            progress("predicting the part that chose the checkpoint", number, calls)
     return {name: Labelled.joined(parts) for name, parts in found.items()}
 
 
 def _predictions(restored: Restored, data: Data, samples: int) -> tuple[int, Iterator[OfBatch]]:
-    """How many batches (or patients) the validation part has, and their predictions, labels and masks."""
+    """How many batches (or patients) the part has that is fitted to, and their predictions, labels and masks."""
     how: dict[str, Any] = {
         "samples": samples, "seed": restored.config.seed, "temperature": restored.temperature, "statistics": "running",
     }  # fmt: skip
-    if "validation" not in data.parts:
-        raise DataError("expected examples in the part 'validation', found none; add some to the split")
-    if "validation" in data.volumes:
-        volumes = data.volumes["validation"]
+    chosen_by = restored.config.chosen_by
+    if chosen_by not in data.parts:
+        raise DataError(f"expected examples in the part '{chosen_by}', found none; add some to the split")
+    if chosen_by in data.volumes:
+        volumes = data.volumes[chosen_by]
 
         def of_volumes() -> Iterator[OfBatch]:
             for volume in volumes:
@@ -244,7 +247,7 @@ def _predictions(restored: Restored, data: Data, samples: int) -> tuple[int, Ite
                 yield batch_of_one(found, volume)
 
         return len(volumes), of_volumes()
-    part, size = data.parts["validation"], restored.config.training.batch_size
+    part, size = data.parts[chosen_by], restored.config.training.batch_size
 
     def of_images() -> Iterator[OfBatch]:
         for _, batch, found in predicted(restored.network, part, batch_size=size, **how):

@@ -145,7 +145,7 @@ def evaluate(
     run: RunFolder,
     data: Annotated[Path | None, typer.Option(help="a folder of the same kind of data that the run never saw")] = None,
     split_file: Annotated[Path | None, typer.Option(help="which of them belongs to which part")] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test")] = "test",
+    split: Annotated[str, typer.Option(help="train, selection, validation or test")] = "test",
     samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
     by: Annotated[str | None, typer.Option(help="a column to report results by")] = None,
     checkpoint: Annotated[str, typer.Option(help="best, last or best-TASK")] = "best",
@@ -156,8 +156,8 @@ def evaluate(
         from filtergroups.evaluation import evaluate as evaluate_run
         from filtergroups.tables import results_table
 
-        if split not in ("train", "validation", "test"):
-            raise ValueError(f"--split is train, validation or test, found {split!r}")
+        if split not in ("train", "selection", "validation", "test"):
+            raise ValueError(f"--split is train, selection, validation or test, found {split!r}")
         if statistics not in (None, "batch", "running", "recalibrated"):
             raise ValueError(f"--statistics is batch, running or recalibrated, found {statistics!r}")
         bar = progress_bar()
@@ -178,7 +178,7 @@ def calibrate(
     samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
     checkpoint: Annotated[str, typer.Option(help="best, last or best-TASK")] = "best",
 ) -> None:
-    """Correct intervals and probabilities by one number a task, fitted on the validation part."""
+    """Correct intervals and probabilities by one number a task, fitted on the part that chose the checkpoint."""
     with one_line_errors():
         from filtergroups.calibration import calibrate as calibrate_run
         from filtergroups.tables import calibration_table

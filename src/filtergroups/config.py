@@ -13,6 +13,15 @@ from filtergroups.tasks import Classification, ImageRegression, Regression, Segm
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
+Selection = Annotated[
+    float,
+    Field(
+        ge=0,
+        lt=1,
+        description="share of the training part that is set aside to choose the best checkpoint by, so that the "
+        "validation part is not looked at; 0: choose by the validation part",
+    ),
+]
 
 
 class ConfigError(ValueError):
@@ -55,6 +64,7 @@ class ImageData(Section):
     """What tables and faces have in common."""
 
     root: Path = Field(description="folder of the images")
+    selection: Selection = 0.0
     size: Positive = Field(64, description="images are resized to size × size")
     channels: Literal[1, 3] = 3
     flip: bool = Field(False, description="augmentation: mirror images left-right at random")
@@ -101,6 +111,7 @@ class ScansData(Section):
     target_offset: float = 1.0
     target_unit: str = "HU"
     split_file: Path | None = Field(None, description="CSV patient,split; None: split.csv in the root, else seeded")
+    selection: Selection = 0.0
     spacing: Annotated[float, Field(gt=0)] | None = Field(None, description="resample to this isotropic spacing in mm")
     bias_correction: bool = Field(False, description="N4 bias field correction of the input (SimpleITK)")
     histogram: bool = Field(True, description="histogram normalisation learned on the training part (Nyúl)")
@@ -120,6 +131,7 @@ class PhantomData(Section):
 
     kind: Literal["phantom"]
     root: Path
+    selection: Selection = 0.0
     patients: Positive = 15
     seed: int = 0
     shape: tuple[Positive, Positive, Positive] = (288, 288, 62)
@@ -217,6 +229,11 @@ class Config(Section):
     method: MethodConfig = MethodConfig()
     temperature: TemperatureConfig = TemperatureConfig()
     training: TrainingConfig = TrainingConfig()
+
+    @property
+    def chosen_by(self) -> str:
+        """The part that training chooses its best checkpoint by."""
+        return "selection" if self.data.selection else "validation"
 
     @field_validator("tasks")
     @classmethod

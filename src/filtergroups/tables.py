@@ -47,7 +47,7 @@ def calibration_table(result: dict[str, Any]) -> str:
     """What was fitted, and the calibration of the part that it was fitted to."""
     passes = f"{result['samples']} passes" if result["samples"] else "the mode network"
     meaning = {"scale": "interval: ± {} × spread", "constant": "interval: ± {}", "temperature": "temperature {}"}
-    lines = [f"fitted on the validation part, {passes}"]
+    lines = [f"fitted on the {result['part']} part, {passes}"]
     rows: list[tuple[str, ...]] = []
     for name, fitted in result["tasks"].items():
         rows.append((name, meaning[fitted["kind"]].format(f"{fitted['value']:.4g}"), f"{fitted['examples']} values"))

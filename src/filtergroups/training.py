@@ -101,7 +101,7 @@ class Trainer:
     def __init__(self, run: Run, config: Config, fabric: Any, report: Reporter) -> None:
         self.run, self.config, self.fabric, self.report = run, config, fabric, report
         self.training = config.training
-        self.data = load_data(config, parts=("train", "validation"), progress=report.preparing)
+        self.data = load_data(config, parts=("train", config.chosen_by), progress=report.preparing)
         self.part = self._training_part()
         self.steps_per_epoch = len(self.part) // self.training.batch_size
         self.steps = self.training.epochs * self.steps_per_epoch
@@ -155,7 +155,7 @@ class Trainer:
 
     def fit(self) -> None:
         start = self.progress.step
-        self.validation = self.data.parts.get("validation")
+        self.validation = self.data.parts.get(self.config.chosen_by)
         if self.validation is not None:
             self.plain = measure_plain(
                 self.validation, self.data.tasks, self.progress.plain,
@@ -330,7 +330,7 @@ class Trainer:
                 for name, value in metrics.items():
                     if isinstance(value, float):
                         self.writer.add_scalar(f"validation/{task}_{name}", value, done)
-        self._say(f"step {done}: validation {described(results)}")
+        self._say(f"step {done}: {self.config.chosen_by} {described(results)}")
         self._keep_best(done, left)
 
     def _keep_best(self, done: int, left: dict[str, float]) -> None:

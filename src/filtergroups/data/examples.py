@@ -12,9 +12,10 @@ from torch import Tensor
 from filtergroups.data.errors import DataError
 from filtergroups.tasks import Task
 
-__all__ = ["SPLITS", "Batch", "Data", "DataError", "Examples", "Volume", "Volumes"]
+__all__ = ["SELECTION", "SPLITS", "Batch", "Data", "DataError", "Examples", "Volume", "Volumes"]
 
-SPLITS = ("train", "validation", "test")
+SPLITS = ("train", "validation", "test")  # parts that a split file names
+SELECTION = "selection"  # the part that is set aside of the training part, where a config asks for one
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Batch:
 
 
 class Examples(ABC):
-    """One part of a data set (train, validation or test), by index."""
+    """One part of a data set (train, selection, validation or test), by index."""
 
     @abstractmethod
     def __len__(self) -> int: ...

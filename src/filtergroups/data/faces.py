@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from filtergroups.config import FacesData
-from filtergroups.data.examples import SPLITS, Data, DataError
+from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError
 from filtergroups.data.images import Progress, decoded, image_data
-from filtergroups.data.splits import read_split, seeded_split
+from filtergroups.data.splits import read_split, seeded_split, with_selection
 from filtergroups.tasks import Classification, Regression, Task
 
 RACES = ["White", "Black", "Asian", "Indian", "Others"]
@@ -79,6 +79,8 @@ def load_faces(
     files, _ = face_files(config.root)
     names = [str(path.relative_to(config.root)) for path in files]
     split = _split(config, files, names, seed)
+    if config.selection and {"train", SELECTION} & set(parts):
+        split = with_selection(split, config.selection, seed, _twins(files, names, split))
     faces = [parse_name(path.name) for path in files]
     chosen = [
         n
@@ -112,19 +114,29 @@ def _labelled(face: Face | None, config: FacesData) -> bool:
 def _split(config: FacesData, files: list[Path], names: list[str], seed: int) -> dict[str, str]:
     if config.split_file is None:
         # Byte-identical twins stay together: a twin in training would make its test image easy.
-        return seeded_split(names, seed, [hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
+        return seeded_split(names, seed, [_digest(path) for path in files])
     given = read_split(config.split_file)
     by_base = {Path(name).name: part for name, part in given.items()}
     return {name: part for name in names if (part := given.get(name) or by_base.get(Path(name).name))}
 
 
+def _twins(files: list[Path], names: list[str], split: dict[str, str]) -> dict[str, str]:
+    """name -> what its file holds, for the training part: the same for byte-identical images."""
+    return {name: _digest(path) for path, name in zip(files, names, strict=True) if split.get(name) == "train"}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _fraction(chosen: list[int], names: list[str], split: dict[str, str], fraction: float, seed: int) -> list[int]:
-    """Keep a seeded share of the training part, and all of the others."""
+    """Keep a seeded share of the training part, and all of the others; what is set aside counts with the whole."""
     if fraction == 1:
         return chosen
     train = [n for n in chosen if split[names[n]] == "train"]
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()
-    kept = {train[n] for n in order[: max(1, round(fraction * len(train)))]}
+    whole = len(train) + sum(part == SELECTION for part in split.values())
+    kept = {train[n] for n in order[: max(1, round(fraction * whole))]}
     return [n for n in chosen if split[names[n]] != "train" or n in kept]
 
 

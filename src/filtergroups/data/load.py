@@ -49,9 +49,9 @@ def prepared_phantom(data: PhantomData, progress: Progress | None = None) -> Sca
 
 def scans_settings(data: PhantomData) -> ScansData:
     """A phantom's settings as those of any scans."""
-    same = ("spatial_dims", "patch", "patch_depth", "padding", "patches_per_patient", "zoom", "rotation", "cache")
+    same = ("selection", "spatial_dims", "patch", "patch_depth", "padding", "patches_per_patient", "zoom", "rotation")
     given = {key: getattr(data, key) for key in same}
-    return ScansData(kind="scans", root=data.root, bone_above=BONE_ABOVE, **given)
+    return ScansData(kind="scans", root=data.root, cache=data.cache, bone_above=BONE_ABOVE, **given)
 
 
 def check_data(config: Config) -> list[str]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from filtergroups.config import ScansData
-from filtergroups.data.examples import SPLITS, DataError
-from filtergroups.data.splits import read_split, seeded_split, write_split
+from filtergroups.data.examples import SELECTION, SPLITS, DataError
+from filtergroups.data.splits import read_split, seeded_split, with_selection, write_split
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,11 @@ def read_patient_split(path: Path, names: Sequence[str], root: Path) -> dict[str
     return parts
 
 
-def patients_by_part(config: ScansData, seed: int, *, keep: bool) -> dict[str, list[str]]:
-    """part -> patients. A seeded split is written to split.csv (keep), so that patients added later do not move it."""
+def patients_by_part(config: ScansData, seed: int, *, keep: bool, aside: bool = True) -> dict[str, list[str]]:
+    """part -> patients; aside: with the patients of the selection set taken out of the training part.
+
+    A seeded split is written to split.csv (keep), so that patients added later do not move it.
+    """
     names = patient_names(config.root)
     path = split_file(config)
     if path is not None:
@@ -88,7 +91,9 @@ def patients_by_part(config: ScansData, seed: int, *, keep: bool) -> dict[str, l
         if keep:
             with suppress(OSError):  # Where it cannot be written, the seed gives the same split again.
                 write_split(config.root / "split.csv", parts, "patient")
-    return {part: sorted(name for name in parts if parts[name] == part) for part in SPLITS}
+    if aside:
+        parts = with_selection(parts, config.selection, seed)
+    return {part: sorted(name for name in parts if parts[name] == part) for part in (*SPLITS, SELECTION)}
 
 
 def label_table(config: ScansData) -> dict[int, str]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from filtergroups.config import ScansData
 from filtergroups.data.array_cache import StoredArray
-from filtergroups.data.examples import SPLITS, Data, DataError, Examples, Volume, Volumes
+from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError, Examples, Volume, Volumes
 from filtergroups.data.grid import Grid, read_grid, read_values, same_place, to_original_grid
 from filtergroups.data.images import Progress, cache_folder
 from filtergroups.data.intensity import import_simpleitk
@@ -60,12 +60,13 @@ def load_scans(
     preprocessing are then the run's, whatever the config says. A part without patients is left out.
     """
     _check_settings(config)
+    aside = constants is None or bool({"train", SELECTION} & set(parts))
     patients = {
         part: [patient_files(config, name) for name in names]
-        for part, names in patients_by_part(config, seed, keep=constants is None).items()
+        for part, names in patients_by_part(config, seed, keep=constants is None, aside=aside).items()
     }
     training = patients["train"] if constants is None else []
-    wanted = {part: patients[part] for part in SPLITS if part in parts and patients[part]}
+    wanted = {part: patients[part] for part in (*SPLITS, SELECTION) if part in parts and patients[part]}
     for patient in {patient.name: patient for part in (training, *wanted.values()) for patient in part}.values():
         for problem in _misfits(patient):
             raise problem

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from filtergroups.data.examples import SPLITS, DataError
+from filtergroups.data.examples import SELECTION, SPLITS, DataError
 from filtergroups.writing import write_atomically
 
 SHARES = (0.70, 0.15, 0.15)
@@ -32,6 +32,33 @@ def seeded_split(names: Sequence[str], seed: int, groups: Sequence[str] | None =
             parts[name] = SPLITS[place]
         filled += len(members[keys[position]])
     return parts
+
+
+def with_selection(
+    parts: Mapping[str, str], share: float, seed: int, groups: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The same split with a share of the training part set aside as `selection`; no other part is touched.
+
+    Names of one group stay together. It depends on the training part's names and groups and on the seed only.
+    """
+    train = sorted(name for name, part in parts.items() if part == "train")
+    members: dict[str, list[str]] = {}
+    for name in train:
+        members.setdefault(name if groups is None else groups.get(name, name), []).append(name)
+    if not share or not train:
+        return dict(parts)
+    if len(members) < 2:
+        raise DataError(
+            f"data.selection: expected 2 or more training examples to part, found {len(members)}; set it to 0"
+        )
+    keys = sorted(members)
+    order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(seed)).tolist()
+    aside: set[str] = set()
+    for position in order[:-1]:  # someone stays to train on
+        aside |= set(members[keys[position]])
+        if len(aside) >= share * len(train) - 0.5:
+            break
+    return {name: SELECTION if name in aside else part for name, part in parts.items()}
 
 
 def read_split(path: Path, column: str = "file") -> dict[str, str]:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from filtergroups.config import TableData, TaskConfig
-from filtergroups.data.examples import SPLITS, Data, DataError
+from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError
 from filtergroups.data.images import Progress, decoded, image_data
-from filtergroups.data.splits import read_split, seeded_split, write_split
+from filtergroups.data.splits import read_split, seeded_split, with_selection, write_split
 from filtergroups.tasks import Task
 
 Row = dict[str, str]
@@ -62,6 +62,9 @@ def load_table(
     names = column(rows, config.image_column, config.table)
     paths = [image_path(config.root, name) for name in names]
     split = table_split(config, rows, names, seed)
+    if {"train", SELECTION} & set(parts):
+        groups = column(rows, config.group_column, config.table) if config.group_column else names
+        split = with_selection(split, config.selection, seed, dict(zip(names, groups, strict=True)))
     images, bad = decoded(paths, config.size, config.channels, config.cache, progress=progress)
     known = dict((constants or {}).get("classes", {}))
     made: list[Task] = []
