@@ -34,7 +34,21 @@ def test_each_method_assigns_as_the_paper_says(method, expected, kind):
     found, found_kind = shares(method)
     assert found == pytest.approx(expected, abs=1e-6)
     assert found_kind == kind
-    assert set(fg.METHODS) == {"one_task", "hard_sharing", "constant_mask", "constant_p", "cross_stitch", "sfg"}
+    ours = {"fixed_mask"}  # a control that the paper does not have
+    assert set(fg.METHODS) - ours == {
+        "one_task", "hard_sharing", "constant_mask", "constant_p", "cross_stitch", "sfg",
+    }  # fmt: skip
+
+
+def test_random_masks_come_from_the_seed():
+    masks = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        network = fg.vgg11(TASKS, width=0.25, method="fixed_mask")
+        masks.append([layer.assignment.mode() for layer in network.grouped_layers()])
+    assert all(torch.equal(a, b) for a, b in zip(masks[0], masks[1], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(masks[0], masks[2], strict=True))
+    assert set(torch.cat(masks[0]).tolist()) == {0, 1, 2}
 
 
 def test_the_methods_scale_to_more_tasks():

@@ -33,6 +33,11 @@ def group_parts(family: Family, kernels: int) -> Tensor:
     return _one_hot(family, equal_parts(kernels, tuple(range(len(family)))))
 
 
+def random_parts(family: Family, kernels: int) -> Tensor:
+    """Each kernel in a group drawn at random, by torch's own generator, as weights are."""
+    return _one_hot(family, torch.randint(len(family), (kernels,)))
+
+
 def uniform(family: Family, kernels: int) -> Tensor:
     return torch.full((kernels, len(family)), 1 / len(family), dtype=torch.float64)
 
@@ -54,6 +59,7 @@ METHODS = {
     "one_task": Method("fixed", task_parts),
     "hard_sharing": Method("fixed", all_shared),
     "constant_mask": Method("fixed", group_parts),
+    "fixed_mask": Method("fixed", random_parts),
     "constant_p": Method("constant", uniform),
     "cross_stitch": Method("fixed", task_parts, cross_stitch=True),
     "sfg": Method("learned", None),

@@ -13,15 +13,9 @@ from filtergroups.tasks import Classification, ImageRegression, Regression, Segm
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Selection = Annotated[
-    float,
-    Field(
-        ge=0,
-        lt=1,
-        description="share of the training part that is set aside to choose the best checkpoint by, so that the "
-        "validation part is not looked at; 0: choose by the validation part",
-    ),
-]
+
+
+PATHS = ("root", "table", "split_file", "cache")  # of [data]
 
 
 class ConfigError(ValueError):
@@ -60,11 +54,21 @@ class TaskConfig(Section):
         return Segmentation(self.name, classes=count)
 
 
-class ImageData(Section):
+class AnyData(Section):
+    """What all data have in common."""
+
+    selection: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="share of the training part that is set aside to choose the best checkpoint by, so that the "
+        "validation part is not looked at; 0: choose by the validation part",
+    )
+    twice: str | None = Field(None, description="only this task, and the same again as a second one (NAME_again)")
+
+
+class ImageData(AnyData):
     """What tables and faces have in common."""
 
     root: Path = Field(description="folder of the images")
-    selection: Selection = 0.0
     size: Positive = Field(64, description="images are resized to size × size")
     channels: Literal[1, 3] = 3
     flip: bool = Field(False, description="augmentation: mirror images left-right at random")
@@ -93,9 +97,18 @@ class FacesData(ImageData):
     tasks: list[Literal["age", "gender", "race"]] = Field(["age", "gender"], min_length=1)
     split_file: Path | None = Field(None, description="CSV file,split; None: a seeded split")
     fraction: Fraction = Field(1.0, description="share of the training part that is used")
+    labelled: dict[str, Fraction] = Field(
+        default_factory=dict, description="task -> share of the used training images that keep their label of it"
+    )
+
+    @model_validator(mode="after")
+    def _labelled_tasks_exist(self) -> "FacesData":
+        if unknown := sorted(set(self.labelled) - set(self.tasks)):
+            raise ValueError(f"labelled names tasks of {self.tasks}, found {unknown[0]!r}")
+        return self
 
 
-class ScansData(Section):
+class ScansData(AnyData):
     """A folder a patient of NIfTI files: one input, a synthesis target and a segmentation, or one of these."""
 
     kind: Literal["scans"]
@@ -111,7 +124,6 @@ class ScansData(Section):
     target_offset: float = 1.0
     target_unit: str = "HU"
     split_file: Path | None = Field(None, description="CSV patient,split; None: split.csv in the root, else seeded")
-    selection: Selection = 0.0
     spacing: Annotated[float, Field(gt=0)] | None = Field(None, description="resample to this isotropic spacing in mm")
     bias_correction: bool = Field(False, description="N4 bias field correction of the input (SimpleITK)")
     histogram: bool = Field(True, description="histogram normalisation learned on the training part (Nyúl)")
@@ -126,12 +138,11 @@ class ScansData(Section):
     cache: Path | None = None
 
 
-class PhantomData(Section):
+class PhantomData(AnyData):
     """The pelvis phantom: generated scans, written to the root once and then read like any others."""
 
     kind: Literal["phantom"]
     root: Path
-    selection: Selection = 0.0
     patients: Positive = 15
     seed: int = 0
     shape: tuple[Positive, Positive, Positive] = (288, 288, 62)
@@ -160,7 +171,12 @@ class NetworkConfig(Section):
 class MethodConfig(Section):
     """How kernels are assigned to groups."""
 
-    name: Literal["one_task", "hard_sharing", "constant_mask", "constant_p", "cross_stitch", "sfg"] = "sfg"
+    name: Literal["one_task", "hard_sharing", "constant_mask", "fixed_mask", "constant_p", "cross_stitch", "sfg"] = (
+        "sfg"
+    )
+    mask_from: Path | None = Field(
+        None, description="fixed_mask: the run whose kernels' most probable groups are taken; None: groups at random"
+    )
     groups: Literal["tasks+shared", "all_subsets"] | list[list[str]] = "tasks+shared"
     init: Literal["shared", "specific", "random", "mask"] = "shared"
     estimator: Literal["soft", "straight_through", "gumbel_rao"] = "soft"
@@ -249,6 +265,8 @@ class Config(Section):
             raise ValueError("a table needs at least one [[tasks]] entry, found none")
         if self.data.kind != "table" and self.tasks:
             raise ValueError(f"[[tasks]] are for data.kind = 'table'; '{self.data.kind}' has its own, remove them")
+        if self.method.mask_from is not None and self.method.name != "fixed_mask":
+            raise ValueError(f"method.mask_from is for the method 'fixed_mask', found '{self.method.name}'; remove it")
         if self.training.cost_factor and METHODS[self.method.name].kind != "learned":
             raise ValueError(
                 "training.cost_factor is for a method that learns its groups ('sfg'), "
@@ -260,8 +278,17 @@ class Config(Section):
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file; overrides are 'section.key=value' with TOML values (bare text is text).
 
-    Relative paths in the file are taken from the file's folder.
+    Relative paths in the file are taken from the file's folder. `extends = "other.toml"` takes everything from another
+    file that this one does not say itself.
     """
+    tree = read_tree(path)
+    for override in overrides:
+        _override(tree, override)
+    return resolved(make_config(tree, str(path)), path.parent)
+
+
+def read_tree(path: Path, below: Sequence[Path] = ()) -> dict[str, Any]:
+    """A TOML file with what it extends, before it is checked; paths of the extended file are absolute."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -270,9 +297,33 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: expected TOML, found {error}") from None
-    for override in overrides:
-        _override(tree, override)
-    return resolved(make_config(tree, str(path)), path.parent)
+    above = tree.pop("extends", None)
+    if above is None:
+        return tree
+    if not isinstance(above, str):
+        raise ConfigError(f"{path}: extends: expected the name of a TOML file, found {above!r}")
+    if path.resolve() in below:
+        raise ConfigError(f"{path}: extends: expected files that end somewhere, found one that extends itself")
+    extended = path.parent / above
+    parent = read_tree(extended, (*below, path.resolve()))
+    return merged(_with_absolute_paths(parent, extended.parent), tree)
+
+
+def merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree of tables with the values of another over its own."""
+    result = dict(tree)
+    for key, value in over.items():
+        own = result.get(key)
+        result[key] = merged(own, value) if isinstance(own, dict) and isinstance(value, dict) else value
+    return result
+
+
+def _with_absolute_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
+    data = {
+        key: str((folder / Path(value).expanduser()).resolve()) if key in PATHS and isinstance(value, str) else value
+        for key, value in tree.get("data", {}).items()
+    }
+    return {**tree, "data": data} if data else tree
 
 
 def make_config(tree: Mapping[str, Any], where: str = "config") -> Config:
@@ -288,7 +339,10 @@ def resolved(config: Config, folder: Path) -> Config:
         key: (folder / value.expanduser()).resolve() if isinstance(value, Path) else value
         for key, value in dict(config.data).items()
     }
-    return config.model_copy(update={"data": config.data.model_copy(update=data)})
+    method = config.method
+    if method.mask_from is not None:
+        method = method.model_copy(update={"mask_from": (folder / method.mask_from.expanduser()).resolve()})
+    return config.model_copy(update={"data": config.data.model_copy(update=data), "method": method})
 
 
 def _reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ from filtergroups.build import build_network
 from filtergroups.checkpoint import Progress, load_checkpoint, restore
 from filtergroups.config import Config, FacesData, PhantomData, ScansData, TableData
 from filtergroups.data.examples import Data
+from filtergroups.data.twice import twice
 from filtergroups.network import GroupedNetwork
 from filtergroups.run import Run
 from filtergroups.schedule import temperature_at
@@ -74,6 +75,11 @@ def open_run(path: Path, checkpoint: str = "best") -> Restored:
 
 def described_data(config: Config, progress: Progress) -> Data:
     """What a network needs to know of its data, without the data."""
+    described = _described(config, progress)
+    return described if config.data.twice is None else twice(described, config.data.twice)
+
+
+def _described(config: Config, progress: Progress) -> Data:
     data = config.data
     tasks: tuple[Task, ...]
     if isinstance(data, FacesData):

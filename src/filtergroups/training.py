@@ -32,6 +32,7 @@ from filtergroups.progress import Reporter, Silent
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import generator_for, learning_rate_at, seed_for, temperature_at
 from filtergroups.signals import Stopped, stop_signals
+from filtergroups.starting import take_over
 from filtergroups.statistics import load_statistics, recalibrated, save_statistics
 from filtergroups.weighting import TaskWeights
 from filtergroups.writing import write_atomically
@@ -148,6 +149,8 @@ class Trainer:
             restore_optimiser(self.optimiser, tensors)
             learned = {k.removeprefix("weights/"): v for k, v in tensors.items() if k.startswith("weights/")}
             self.weights.load_state_dict(learned)
+        else:
+            take_over(self.network, self.config.method)
         if self.fabric.is_global_zero:
             self.run.forget_after(self.progress.step)
         self.weights.to(self.fabric.device)

@@ -87,7 +87,12 @@ def load_faces(
         for n, (name, face) in enumerate(zip(names, faces, strict=True))
         if _labelled(face, config) and split.get(name) in parts
     ]
-    chosen = _fraction(chosen, names, split, config.fraction, seed) if constants is None else chosen
+    hidden: dict[str, set[int]] = {}
+    if constants is None:
+        order = _training_order(chosen, names, split, config.fraction, seed)
+        kept = set(order)
+        hidden = {task: set(order[max(1, round(share * len(order))) :]) for task, share in config.labelled.items()}
+        chosen = [n for n in chosen if split[names[n]] != "train" or n in kept]
     if not chosen:
         raise DataError(f"{config.root}: expected images of the parts {list(parts)}, found none; check the split file")
     names = [names[n] for n in chosen]
@@ -99,7 +104,7 @@ def load_faces(
         names,
         [split[name] for name in names],
         tuple(TASKS[name] for name in config.tasks),
-        _labels([faces[n] for n in chosen], config.tasks),
+        _labels([faces[n] for n in chosen], config.tasks, [{t for t in hidden if n in hidden[t]} for n in chosen]),
         {name: CLASS_NAMES[name] for name in config.tasks if name in CLASS_NAMES},
         columns=_columns([faces[n] for n in chosen]),
         constants=constants,
@@ -129,21 +134,26 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _fraction(chosen: list[int], names: list[str], split: dict[str, str], fraction: float, seed: int) -> list[int]:
-    """Keep a seeded share of the training part, and all of the others; what is set aside counts with the whole."""
-    if fraction == 1:
-        return chosen
+def _training_order(
+    chosen: list[int], names: list[str], split: dict[str, str], fraction: float, seed: int
+) -> list[int]:
+    """A share of the training part in the order of a seed, so that a smaller share is the beginning of a larger one.
+
+    What is set aside counts with the whole.
+    """
     train = [n for n in chosen if split[names[n]] == "train"]
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()
     whole = len(train) + sum(part == SELECTION for part in split.values())
-    kept = {train[n] for n in order[: max(1, round(fraction * whole))]}
-    return [n for n in chosen if split[names[n]] != "train" or n in kept]
+    return [train[n] for n in order[: max(1, round(fraction * whole))]]
 
 
-def _labels(faces: Sequence[Face | None], tasks: Sequence[str]) -> dict[str, Any]:
+def _labels(faces: Sequence[Face | None], tasks: Sequence[str], without: Sequence[set[str]]) -> dict[str, Any]:
+    """By task; without: the tasks that each face keeps no label of."""
     values: dict[str, Tensor] = {}
     for task in tasks:
-        of_faces = [getattr(face, task) for face in faces]
+        of_faces = [
+            None if task in hidden else getattr(face, task) for face, hidden in zip(faces, without, strict=True)
+        ]
         if task == "age":
             values[task] = torch.tensor([float("nan") if age is None else float(age) for age in of_faces])
         else:

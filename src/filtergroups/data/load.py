@@ -7,6 +7,7 @@ from typing import Any
 from filtergroups.config import Config, FacesData, PhantomData, ScansData, TableData
 from filtergroups.data.examples import SPLITS, Data
 from filtergroups.data.images import Progress
+from filtergroups.data.twice import twice
 
 BONE_ABOVE = 200.0  # HU: where the phantom's PSNR of bone is measured
 
@@ -19,6 +20,11 @@ def load_data(
     progress: Progress | None = None,
 ) -> Data:
     """Read a run's data; with constants (of a trained run) preprocessing learns nothing anew."""
+    loaded = _loaded(config, constants, parts, progress)
+    return loaded if config.data.twice is None else twice(loaded, config.data.twice)
+
+
+def _loaded(config: Config, constants: dict[str, Any] | None, parts: Sequence[str], progress: Progress | None) -> Data:
     data = config.data
     if isinstance(data, FacesData):
         from filtergroups.data.faces import load_faces
