@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from filtergroups.networks.vgg import vgg11
     from filtergroups.paper_figures import figures
     from filtergroups.reporting import report
+    from filtergroups.reproduction.runner import reproduce
     from filtergroups.tasks import Classification, ImageRegression, Prediction, Regression, Segmentation
     from filtergroups.training import resume, train
 
@@ -62,6 +63,7 @@ __all__ = [
     "objective",
     "predict",
     "report",
+    "reproduce",
     "resume",
     "save_compact",
     "train",
@@ -88,6 +90,7 @@ _HOMES = {
     "networks.vgg": ("vgg11",),
     "paper_figures": ("figures",),
     "reporting": ("report",),
+    "reproduction.runner": ("reproduce",),
     "tasks": ("Classification", "ImageRegression", "Prediction", "Regression", "Segmentation"),
     "training": ("resume", "train"),
 }

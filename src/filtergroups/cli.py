@@ -309,6 +309,32 @@ def figures(
         print(path)
 
 
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="an experiment of the folder experiments")],
+    seeds: Annotated[int, typer.Option(min=1, help="runs of each row")] = 3,
+    scale: Annotated[str, typer.Option(help="cpu, or paper: its own size, for a GPU")] = "cpu",
+    data: Annotated[Path | None, typer.Option(help="the data set's folder, or one that holds it or its tar")] = None,
+    runs: Annotated[Path, typer.Option(help="where the runs go")] = Path("runs/reproduce"),
+    results: Annotated[Path, typer.Option(help="where the numbers and the page go")] = Path("docs/results"),
+    jobs: Annotated[int, typer.Option(min=1, help="runs at once, on a core each; 1: one run on all cores")] = 1,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="for every row")] = None,
+) -> None:
+    """Run an experiment of the paper, every row and seed, and write a page with the numbers."""
+    with one_line_errors():
+        from filtergroups.reproduction.runner import reproduce as run_experiment
+
+        bar = progress_bar()
+        try:
+            summary = run_experiment(
+                name, seeds=seeds, scale=scale, data=data, runs=runs, results=results, overrides=set_ or (), jobs=jobs,
+                report=bar,
+            )  # fmt: skip
+        finally:
+            bar.stop()
+        print(f"{summary['finished']} of {summary['of']} runs; wrote {results}/{summary['experiment']}.md")
+
+
 def main() -> None:
     app()
 

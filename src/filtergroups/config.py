@@ -283,7 +283,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """
     tree = read_tree(path)
     for override in overrides:
-        _override(tree, override)
+        apply_override(tree, override)
     return resolved(make_config(tree, str(path)), path.parent)
 
 
@@ -349,7 +349,8 @@ def _reason(error: Exception) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else "bytes that are not UTF-8"
 
 
-def _override(tree: dict[str, Any], text: str) -> None:
+def apply_override(tree: dict[str, Any], text: str) -> None:
+    """Set one key of a tree: 'section.key=value' with a TOML value (bare text is text)."""
     key, equals, value = text.partition("=")
     path = key.strip().split(".")
     if not equals or not all(path):

@@ -1,0 +1,116 @@
+"""An experiment as data: its rows, what they are made from, and what is reported of them."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filtergroups.config import Config, ConfigError, apply_override, make_config, merged, read_tree, resolved
+
+# In a clone the experiments lie at its root; an installed package brings them along.
+PLACES = (Path(__file__).parents[3] / "experiments", Path(__file__).parents[1] / "experiments")
+SCALES = ("cpu", "paper")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of a run: `task.metric` or `task.metric.region`, and how it is shown."""
+
+    key: str
+    label: str
+    more_is_better: bool = True
+    digits: int = 2
+    percent: bool = False
+
+    def shown(self, value: float, digits: int | None = None) -> str:
+        return f"{100 * value if self.percent else value:.{self.digits if digits is None else digits}f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One line of the table: where its runs go, and what they are made from."""
+
+    name: str
+    label: str
+    home: str  # the experiment that the runs belong to: another one's runs may be a row here
+    config: Path | None = None  # None: the experiment's own maker reads `options`
+    options: dict[str, Any] = field(default_factory=dict)
+    after: str | None = None  # the row whose run of the same seed must be there first
+    method: str | None = None  # the row of the paper's table that it stands beside
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything about an experiment but its data and its runs."""
+
+    name: str
+    title: str
+    about: str
+    data: str | None  # the data set's name; None: generated
+    columns: list[Column]
+    rows: list[Row]
+    split: str = "validation"
+    samples: int = 50
+    reference: str | None = "sfg"  # the row that differences are taken to
+    published: str | None = None  # the paper's table
+    analysis: str | None = None  # what is worked out besides the table
+    maker: str = "training"
+    notes: tuple[str, ...] = ()
+    paper: dict[str, Any] = field(default_factory=dict)  # what differs at the paper's own size
+
+    def row(self, name: str) -> Row:
+        return next(row for row in self.rows if row.name == name)
+
+
+def experiments_folder() -> Path:
+    for place in PLACES:
+        if place.is_dir():
+            return place
+    raise ConfigError(f"{PLACES[0]}: expected the experiments' configs, found none; use a clone of the repository")
+
+
+def experiment_names() -> list[str]:
+    return sorted(path.parent.name for path in experiments_folder().glob("*/experiment.toml"))
+
+
+def load_experiment(name: str) -> Experiment:
+    """Read an experiment and the rows that it has from others."""
+    path = experiments_folder() / name / "experiment.toml"
+    if not path.is_file():
+        raise ConfigError(f"an experiment is one of {', '.join(experiment_names())}, found '{name}'; choose one")
+    tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    columns = [Column(**entry) for entry in tree.pop("column")]
+    rows = [_row(entry, name, path.parent) for entry in tree.pop("row")]
+    return Experiment(name=name, columns=columns, rows=rows, notes=tuple(tree.pop("notes", ())), **tree)
+
+
+def _row(entry: dict[str, Any], experiment: str, folder: Path) -> Row:
+    if "from" in entry:
+        home, _, other = entry["from"].partition("/")
+        theirs = load_experiment(home).row(other)
+        return Row(theirs.name, entry["label"], theirs.home, theirs.config, theirs.options, theirs.after, theirs.method)
+    config = folder / entry["config"] if "config" in entry else None
+    known = {"name", "label", "config", "after", "method"}
+    options = {key: value for key, value in entry.items() if key not in known}
+    method = entry.get("method", entry["name"])
+    return Row(entry["name"], entry["label"], experiment, config, options, entry.get("after"), method)
+
+
+def row_config(
+    row: Row, seed: int, *, scale: str, data: dict[str, Any], taken: Path | None = None, overrides: Sequence[str] = ()
+) -> Config:
+    """A row's config for a seed: its file, the scale's changes, where the data are, and what the user overrides.
+
+    taken: the run that it starts from, for a row that comes after another.
+    """
+    assert row.config is not None
+    tree = read_tree(row.config)
+    if scale == "paper":
+        tree = merged(tree, load_experiment(row.home).paper)
+    tree = merged(tree, {"data": data, "seed": seed})
+    if taken is not None:
+        tree = merged(tree, {"method": {row.options["takes"]: str(taken.resolve())}})
+    for override in overrides:
+        apply_override(tree, override)
+    return resolved(make_config(tree, str(row.config)), row.config.parent)

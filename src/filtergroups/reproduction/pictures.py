@@ -1,0 +1,100 @@
+"""Small figures of an experiment: scores with their spread over seeds, and who shares what by layer."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from filtergroups.palette import SHARED, task_colour
+from filtergroups.reproduction.experiment import Column
+from filtergroups.writing import write_atomically
+
+MOST_PANELS = 6
+STAGES = {"start": "at the start", "learned": "as learned (mean of p)", "mode": "kernels at their mode"}
+PLAIN_LOOK: Any = {
+    "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 110,
+}  # fmt: skip
+
+
+def draw(summary: dict[str, Any], folder: Path, name: str) -> dict[str, str]:
+    """Write the figures that there are numbers for: file -> what it shows."""
+    drawn: dict[str, str] = {}
+    if any(row["mean"] for row in summary["rows"]):
+        _save(scores(summary), folder / f"{name}-scores.png")
+        drawn[f"{name}-scores.png"] = "Scores of every run, their means, and the paper's numbers"
+    learned = [row for row in summary["rows"] if _is_learned(row)]
+    if learned:
+        _save(shares(learned), folder / f"{name}-sharing.png")
+        drawn[f"{name}-sharing.png"] = "Proportions of the groups by layer: at the start and as learned"
+    return drawn
+
+
+def _save(figure: Any, path: Path) -> None:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", bbox_inches="tight", metadata={"Software": None})
+    write_atomically(path, content.getvalue())
+
+
+def scores(summary: dict[str, Any]) -> Any:
+    """A panel a column, a line a row: each seed a dot, the mean a bar, the paper a diamond."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    columns = [Column(**c) for c in summary["columns"]][:MOST_PANELS]
+    rows = summary["rows"]
+    with mpl.rc_context(PLAIN_LOOK):
+        figure = Figure(figsize=(2.2 + 2.4 * len(columns), 0.7 + 0.32 * len(rows)), layout="constrained")
+        panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+        for panel, column in zip(panels, columns, strict=True):
+            factor = 100 if column.percent else 1
+            for place, row in enumerate(rows):
+                values = [factor * run["values"][column.key] for run in row["runs"] if column.key in run["values"]]
+                colour = task_colour(1) if row["name"] == summary["reference"] else task_colour(0)
+                panel.plot(values, [place] * len(values), "o", color=colour, alpha=0.5, markersize=4, mew=0)
+                if values:
+                    panel.plot([np.mean(values)], [place], "|", color=colour, markersize=12, mew=2)
+                if row["published"].get(column.key):
+                    panel.plot([factor * row["published"][column.key][0]], [place], "D", mfc="none", mec=SHARED, ms=5)
+            panel.set_title(f"{column.label} {'→' if column.more_is_better else '←'} better", fontsize=8)
+            panel.grid(axis="x", color="#EEEEEE")
+        panels[0].set_yticks(range(len(rows)), [row["label"] for row in rows])
+        panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    return figure
+
+
+def _is_learned(row: dict[str, Any]) -> bool:
+    """Has it probabilities that moved?"""
+    return any(run.get("proportions") and run["proportions"]["start"] != run["proportions"]["learned"]
+               for run in row["runs"])  # fmt: skip
+
+
+def shares(rows: Sequence[dict[str, Any]]) -> Any:
+    """For each row three panels of stacked bars: proportions of the groups by layer, mean over seeds."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(PLAIN_LOOK):
+        figure = Figure(figsize=(7.2, 0.4 + 1.3 * len(rows)), layout="constrained")
+        panels = figure.subplots(len(rows), len(STAGES), sharey=True, squeeze=False)
+        for line, row in zip(panels, rows, strict=True):
+            of_runs = [run["proportions"] for run in row["runs"] if run.get("proportions")]
+            groups, layers = of_runs[0]["groups"], range(1, len(of_runs[0]["layers"]) + 1)
+            for panel, stage in zip(line, STAGES, strict=True):
+                means = np.mean([of[stage] for of in of_runs], axis=0)  # layers × groups
+                below = np.zeros(len(means))
+                for n, group in enumerate(groups):
+                    colour = SHARED if group == "shared" else task_colour(n)
+                    panel.bar(layers, means[:, n], bottom=below, color=colour, label=group, width=0.85)
+                    below += means[:, n]
+                panel.set_ylim(0, 1)
+                panel.set_xticks(list(layers))
+            line[0].set_ylabel(row["label"].split(",")[0], fontsize=7)
+        for panel, stage in zip(panels[0], STAGES.values(), strict=True):
+            panel.set_title(stage, fontsize=8)
+        for panel in panels[-1]:
+            panel.set_xlabel("layer")
+        handles, labels = panels[0][1].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    return figure

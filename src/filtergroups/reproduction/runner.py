@@ -1,0 +1,256 @@
+"""All runs of an experiment: what is done is skipped, what was stopped goes on, and one page says how far it is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filtergroups.config import PATHS, Config
+from filtergroups.progress import Reporter, Silent
+from filtergroups.reproduction.datasets import locate
+from filtergroups.reproduction.experiment import SCALES, Experiment, Row, load_experiment, row_config
+from filtergroups.reproduction.work import JOB, outcome, perform
+from filtergroups.run import Run, RunError
+from filtergroups.signals import Stopped
+from filtergroups.writing import write_atomically
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run: a row with a seed, and the run that must be there first."""
+
+    row: Row
+    seed: int
+    folder: Path
+    after: Path | None
+
+    @property
+    def ready(self) -> bool:
+        return self.after is None or outcome(self.after) is not None
+
+
+class StoppedAmongRuns(Stopped):
+    """An experiment was asked to stop; what was done is saved."""
+
+    def __init__(self, command: str, number: int) -> None:
+        Exception.__init__(self, f"stopped, and all is saved; go on with: {command}")
+        self.exit_code = 128 + number
+
+
+def reproduce(
+    name: str,
+    *,
+    seeds: int = 3,
+    scale: str = "cpu",
+    data: Path | None = None,
+    runs: Path = Path("runs/reproduce"),
+    results: Path = Path("docs/results"),
+    overrides: Sequence[str] = (),
+    jobs: int = 1,
+    report: Reporter | None = None,
+) -> dict[str, Any]:
+    """Make every run of an experiment and write RESULTS/NAME.json and NAME.md; the summary is returned.
+
+    seeds: runs of each row. scale: `cpu` or the `paper`'s own size. data: the data set's folder or one that holds it.
+    overrides: 'section.key=value' for every row; the page then says so. jobs: runs at once, a process and a core each.
+    """
+    from filtergroups.reproduction.page import write_page
+    from filtergroups.reproduction.summary import summarise
+
+    if scale not in SCALES:
+        raise ValueError(f"--scale is one of {list(SCALES)}, found {scale!r}; choose one")
+    if seeds < 1 or jobs < 1:
+        raise ValueError(f"--seeds and --jobs are 1 or more, found {seeds} and {jobs}")
+    told = report or Silent()
+    experiment = load_experiment(name)
+    command = _command(name, seeds, scale, data, runs, results, overrides, jobs)
+    where = locate(experiment.data, data, told.say) if experiment.data else _generated(runs, scale)
+    planned = plan(experiment, seeds, scale, runs)
+    for job in planned:
+        prepare(experiment, job, scale, where, overrides)
+
+    def publish() -> dict[str, Any]:
+        summary = summarise(experiment, planned, scale=scale, command=command, overrides=list(overrides), at_once=jobs)
+        write_page(experiment, summary, results)
+        return summary
+
+    todo = [job for job in planned if outcome(job.folder) is None]
+    told.say(f"{name}: {len(planned) - len(todo)} of {len(planned)} runs are done")
+    summary = publish()
+    try:
+        with terminating():
+            for job in _one_by_one(todo, told) if jobs == 1 else _side_by_side(todo, jobs, told):
+                summary = publish()
+                values = ", ".join(_shown(summary, job))
+                told.say(f"{job.folder.name}: {values} ({summary['finished']} of {summary['of']} runs)")
+    except Stopped as stopped:
+        raise StoppedAmongRuns(command, stopped.exit_code - 128) from None
+    except KeyboardInterrupt:
+        raise StoppedAmongRuns(command, signal.SIGINT) from None
+    return summary
+
+
+def plan(experiment: Experiment, seeds: int, scale: str, runs: Path) -> list[Job]:
+    """Every run, a seed after the other, so that a part of them is a table with fewer seeds."""
+
+    def folder(row: Row, seed: int) -> Path:
+        return runs / (row.home if scale == "cpu" else f"{row.home}-{scale}") / f"{row.name}-seed{seed}"
+
+    jobs = []
+    for seed in range(seeds):
+        for row in experiment.rows:
+            after = None if row.after is None else folder(experiment.row(row.after), seed)
+            jobs.append(Job(row, seed, folder(row, seed), after))
+    return jobs
+
+
+def prepare(experiment: Experiment, job: Job, scale: str, where: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Write what a run is made from; a folder that was made from something else is refused."""
+    owner = experiment if job.row.home == experiment.name else load_experiment(job.row.home)
+    what = {
+        "maker": owner.maker, "split": owner.split, "samples": owner.samples, "seed": job.seed,
+        "options": {**job.row.options, **_options(overrides)} if owner.maker != "training" else {},
+    }  # fmt: skip
+    if owner.maker == "training":
+        config = row_config(job.row, job.seed, scale=scale, data=where, taken=job.after, overrides=overrides)
+        if (job.folder / "config.toml").exists():
+            _check_same(Run.open(job.folder).config(), config, job.folder)
+        else:
+            Run.create(job.folder, config)
+    written = json.dumps(what, indent=1).encode()
+    file = job.folder / JOB
+    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != what:
+        raise RunError(f"{job.folder}: expected a run of the same settings, found others; move it away or use --runs")
+    write_atomically(file, written)
+
+
+def _options(overrides: Sequence[str]) -> dict[str, Any]:
+    from filtergroups.config import apply_override
+
+    tree: dict[str, Any] = {}
+    for override in overrides:
+        apply_override(tree, override)
+    return tree
+
+
+def _check_same(found: Config, expected: Config, folder: Path) -> None:
+    """Where data lie may change; nothing else may."""
+    one, two = (json.loads(config.model_dump_json()) for config in (found, expected))
+    for tree in (one, two):
+        for key in PATHS:
+            tree["data"].pop(key, None)
+        tree["method"].pop("mask_from", None)
+    for section in two:
+        here, there = one.get(section), two[section]
+        if here != there:
+            keys = (
+                [f"{section}.{k}" for k in there if here.get(k) != there[k]] if isinstance(there, dict) else [section]
+            )
+            raise RunError(
+                f"{folder}: expected a run of the experiment's config, found another {keys[0]}; "
+                "move the folder away or use --runs"
+            )
+
+
+def _generated(runs: Path, scale: str) -> dict[str, Any]:
+    """Generated data lie beside the runs and are written by the first that needs them."""
+    return {"root": str((runs / f"phantom-{scale}").resolve())}
+
+
+def _one_by_one(jobs: list[Job], report: Reporter) -> Iterator[Job]:
+    for job in jobs:
+        report.say(f"{job.folder}")
+        perform(job.folder, report)
+        yield job
+
+
+def _side_by_side(jobs: list[Job], at_once: int, report: Reporter) -> Iterator[Job]:
+    """A process and a core for each run; when one ends the next begins."""
+    waiting, running = list(jobs), dict[Job, subprocess.Popen[bytes]]()
+    try:
+        while waiting or running:
+            for job in [job for job in waiting if job.ready][: at_once - len(running)]:
+                waiting.remove(job)
+                running[job] = _process(job.folder)
+                report.say(f"{job.folder}")
+            done = _first_done(running)
+            code = running.pop(done).returncode
+            if code:
+                raise RunError(f"{done.folder}: the run failed: {_last_line(done.folder / 'work.log')}")
+            yield done
+    finally:
+        for process in running.values():
+            process.send_signal(signal.SIGTERM)  # a training finishes its step and saves
+        for process in running.values():
+            process.wait()
+
+
+def _process(folder: Path) -> "subprocess.Popen[bytes]":
+    # One thread each: two runs on a core each are faster than one run on two cores, for networks this small.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "filtergroups.reproduction.work", str(folder)]
+    with (folder / "work.log").open("ab") as log:
+        # A session of its own: Ctrl-C reaches this process only, which then tells the others in order.
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+
+
+def _first_done(running: "dict[Job, subprocess.Popen[bytes]]") -> Job:
+    import time
+
+    while True:
+        for job, process in running.items():
+            if process.poll() is not None:
+                return job
+        time.sleep(0.2)
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+@contextmanager
+def terminating() -> Iterator[None]:
+    """SIGTERM between trainings ends the work as Ctrl-C does; during one, training itself listens."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise Stopped(Path(), 0, number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _shown(summary: dict[str, Any], job: Job) -> Iterator[str]:
+    row = next(row for row in summary["rows"] if row["folder"] == f"{job.row.home}/{job.row.name}")
+    values = next(run["values"] for run in row["runs"] if run["seed"] == job.seed)
+    for column in summary["columns"][:4]:
+        if column["key"] in values:
+            yield f"{column['label']} {values[column['key']]:.4g}"
+
+
+def _command(
+    name: str, seeds: int, scale: str, data: Path | None, runs: Path, results: Path, overrides: Sequence[str], jobs: int
+) -> str:
+    words = ["filtergroups", "reproduce", name, "--seeds", str(seeds)]
+    options: list[tuple[str, Any, Any]] = [
+        ("--scale", scale, "cpu"), ("--data", data, None), ("--runs", runs, Path("runs/reproduce")),
+        ("--results", results, Path("docs/results")), ("--jobs", jobs, 1),
+    ]  # fmt: skip
+    for option, value, default in options:
+        words += [option, str(value)] if value != default else []
+    for override in overrides:
+        words += ["--set", override]
+    return " ".join(words)
