@@ -1,7 +1,7 @@
 """What fewer multiplications do to each task: the same training with and without a cost to reach.
 
     python benchmarks/tradeoff.py                                    a generated phantom, HighResNet
-    python benchmarks/tradeoff.py --data UTKFace --split-file s.csv  faces, VGG11: experiments/faces/sfg.toml
+    python benchmarks/tradeoff.py --data UTKFace --split-file s.csv  faces, VGG11: experiments/faces-small/sfg.toml
 Each point is a run folder; stop it with Ctrl-C and start it again to go on. Everything is measured on the validation
 part with the network of the last step, every kernel in its most probable group. The last line of the output is one JSON
 object.

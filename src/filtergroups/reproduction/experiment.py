@@ -47,9 +47,9 @@ class Experiment:
     name: str
     title: str
     about: str
-    data: str | None  # the data set's name; None: generated
     columns: list[Column]
     rows: list[Row]
+    data: str | None = None  # the data set's name; None: generated
     split: str = "validation"
     samples: int = 50
     reference: str | None = "sfg"  # the row that differences are taken to
