@@ -1,7 +1,7 @@
 """What fewer multiplications do to each task: the same training with and without a cost to reach.
 
     python benchmarks/tradeoff.py                                    a generated phantom, HighResNet
-    python benchmarks/tradeoff.py --data UTKFace --split-file s.csv  faces, VGG11: experiments/faces-small/sfg.toml
+    python benchmarks/tradeoff.py --data UTKFace --split-file s.csv  faces, VGG11: benchmarks/faces.toml
 Each point is a run folder; stop it with Ctrl-C and start it again to go on. Everything is measured on the validation
 part with the network of the last step, every kernel in its most probable group. The last line of the output is one JSON
 object.
@@ -26,7 +26,7 @@ from filtergroups.signals import Stopped
 from filtergroups.training import resume, train
 from filtergroups.writing import write_atomically
 
-FACES = Path(__file__).parent.parent / "experiments" / "faces" / "sfg.toml"
+FACES = Path(__file__).parent.parent / "benchmarks" / "faces.toml"
 # HighResNet copies its blocks for every stream: there, groups of their own cost more than sharing.
 TARGETS = {"vgg11": (0.75, 0.65, 0.55, 0.5), "highresnet": (1.6, 1.4, 1.2, 1.0)}
 DONE = "tradeoff.json"
