@@ -28,5 +28,5 @@ def build_network(config: Config, data: Data) -> GroupedNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if config.network.name == "vgg11":
-            return vgg11(data.tasks, **options)
+            return vgg11(data.tasks, extra=config.network.extra, **options)
         return highresnet(data.tasks, spatial_dims=data.spatial_dims, **options)

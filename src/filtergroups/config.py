@@ -16,6 +16,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 PATHS = ("root", "table", "split_file", "cache")  # of [data]
+RUNS = ("mask_from", "extend")  # of [method]: runs that a run starts from
 
 
 class ConfigError(ValueError):
@@ -165,6 +166,9 @@ class NetworkConfig(Section):
 
     name: Literal["vgg11", "highresnet"]
     width: Annotated[float, Field(gt=0)] = Field(1.0, description="factor of the number of kernels")
+    extra: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="vgg11: further kernels, as a share of the width's; for a task that is added (method.extend)"
+    )
     hidden: Annotated[int, Field(ge=0)] | None = Field(None, description="units of each head's hidden layer; 0: none")
 
 
@@ -176,6 +180,9 @@ class MethodConfig(Section):
     )
     mask_from: Path | None = Field(
         None, description="fixed_mask: the run whose kernels' most probable groups are taken; None: groups at random"
+    )
+    extend: Path | None = Field(
+        None, description="fixed_mask: the run whose kernels are kept as they are, while a task is added to its tasks"
     )
     groups: Literal["tasks+shared", "all_subsets"] | list[list[str]] = "tasks+shared"
     init: Literal["shared", "specific", "random", "mask"] = "shared"
@@ -265,8 +272,13 @@ class Config(Section):
             raise ValueError("a table needs at least one [[tasks]] entry, found none")
         if self.data.kind != "table" and self.tasks:
             raise ValueError(f"[[tasks]] are for data.kind = 'table'; '{self.data.kind}' has its own, remove them")
-        if self.method.mask_from is not None and self.method.name != "fixed_mask":
-            raise ValueError(f"method.mask_from is for the method 'fixed_mask', found '{self.method.name}'; remove it")
+        for key in ("mask_from", "extend"):
+            if getattr(self.method, key) is not None and self.method.name != "fixed_mask":
+                raise ValueError(f"method.{key} is for the method 'fixed_mask', found '{self.method.name}'; remove it")
+        if self.method.extend is not None and self.training.weight_decay:
+            raise ValueError("training.weight_decay would change kernels that method.extend keeps; set it to 0")
+        if self.network.extra and self.network.name != "vgg11":
+            raise ValueError(f"network.extra is for vgg11, found {self.network.name}; set it to 0")
         if self.training.cost_factor and METHODS[self.method.name].kind != "learned":
             raise ValueError(
                 "training.cost_factor is for a method that learns its groups ('sfg'), "
@@ -339,9 +351,9 @@ def resolved(config: Config, folder: Path) -> Config:
         key: (folder / value.expanduser()).resolve() if isinstance(value, Path) else value
         for key, value in dict(config.data).items()
     }
-    method = config.method
-    if method.mask_from is not None:
-        method = method.model_copy(update={"mask_from": (folder / method.mask_from.expanduser()).resolve()})
+    runs = {key: getattr(config.method, key) for key in RUNS}
+    taken = {key: (folder / run.expanduser()).resolve() for key, run in runs.items() if run is not None}
+    method = config.method.model_copy(update=taken)
     return config.model_copy(update={"data": config.data.model_copy(update=data), "method": method})
 
 

@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
+from torch import Tensor
+
 from filtergroups.checkpoint import load_checkpoint
 from filtergroups.config import MethodConfig
+from filtergroups.data.examples import Data
+from filtergroups.data.images import with_normalisation
+from filtergroups.extending import extension
 from filtergroups.groups.assignment import Assignment
 from filtergroups.network import GroupedNetwork
 from filtergroups.run import Run, RunError
@@ -13,12 +18,32 @@ def take_over(network: GroupedNetwork, method: MethodConfig) -> None:
     """Prepare a network that starts from nothing but its seed, and from what its config names."""
     if method.mask_from is not None:
         take_masks(network, method.mask_from)
+    if method.extend is not None:
+        extension(network, method.extend).take(network)
+
+
+def seen_alike(data: Data, method: MethodConfig) -> Data:
+    """Images as a network sees them that is kept inside the new one."""
+    if method.extend is None:
+        return data
+    progress, _ = load_checkpoint(Run.open(method.extend).checkpoint("best"))
+    return with_normalisation(data, progress.constants)
+
+
+def hold(network: GroupedNetwork, method: MethodConfig) -> None:
+    """Keep what a network has of another as it is while it is trained."""
+    if method.extend is not None:
+        extension(network, method.extend).hold(network)
+
+
+def kept_statistics(sets: dict[str, Tensor], network: GroupedNetwork, method: MethodConfig) -> dict[str, Tensor]:
+    """Recalibrated statistics of norms, where a network has kernels of another with that one's own."""
+    return sets if method.extend is None else extension(network, method.extend).with_statistics(sets)
 
 
 def take_masks(network: GroupedNetwork, run: Path) -> None:
     """Fix every kernel in the most probable group of the same kernel of a run; the weights stay fresh."""
-    file = Run.open(run).checkpoint("best")
-    _, tensors = load_checkpoint(file)
+    _, tensors = load_checkpoint(Run.open(run).checkpoint("best"))
     for name, module in network.named_modules():
         if not isinstance(module, Assignment):
             continue

@@ -32,7 +32,7 @@ from filtergroups.progress import Reporter, Silent
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import generator_for, learning_rate_at, seed_for, temperature_at
 from filtergroups.signals import Stopped, stop_signals
-from filtergroups.starting import take_over
+from filtergroups.starting import hold, kept_statistics, seen_alike, take_over
 from filtergroups.statistics import load_statistics, recalibrated, save_statistics
 from filtergroups.weighting import TaskWeights
 from filtergroups.writing import write_atomically
@@ -102,7 +102,8 @@ class Trainer:
     def __init__(self, run: Run, config: Config, fabric: Any, report: Reporter) -> None:
         self.run, self.config, self.fabric, self.report = run, config, fabric, report
         self.training = config.training
-        self.data = load_data(config, parts=("train", config.chosen_by), progress=report.preparing)
+        loaded = load_data(config, parts=("train", config.chosen_by), progress=report.preparing)
+        self.data = seen_alike(loaded, config.method)
         self.part = self._training_part()
         self.steps_per_epoch = len(self.part) // self.training.batch_size
         self.steps = self.training.epochs * self.steps_per_epoch
@@ -151,6 +152,7 @@ class Trainer:
             self.weights.load_state_dict(learned)
         else:
             take_over(self.network, self.config.method)
+        hold(self.network, self.config.method)
         if self.fabric.is_global_zero:
             self.run.forget_after(self.progress.step)
         self.weights.to(self.fabric.device)
@@ -397,7 +399,7 @@ class Trainer:
             temperature=temperature_at(progress.step, progress.annealed, self.config.temperature),
             seed=self.config.seed, progress=self.report.preparing,
         )  # fmt: skip
-        save_statistics(path, sets, progress.step)
+        save_statistics(path, kept_statistics(sets, network, self.config.method), progress.step)
         self._say(f"norm statistics of '{checkpoint}' (step {progress.step}) recalibrated over the training data")
 
 

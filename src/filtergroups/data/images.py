@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,15 @@ def _shifted(tensor: Tensor, down: int, right: int, fill: float) -> Tensor:
     )
     moved[..., to_rows, to_columns] = tensor[..., from_rows, from_columns]
     return moved
+
+
+def with_normalisation(data: Data, constants: dict[str, Any]) -> Data:
+    """The same images, normalised as a run did that had learned how from others."""
+    taken = {key: constants[key] for key in ("mean", "deviation")}
+    for part in data.parts.values():
+        assert isinstance(part, ImageExamples)
+        part.mean, part.deviation = taken["mean"], taken["deviation"]
+    return replace(data, constants={**data.constants, **taken})
 
 
 def image_data(

@@ -1,9 +1,9 @@
 """Tasks whose right sharing is known: a teacher network with planted groups labels generated images.
 
 The teacher is a grouped network whose kernels were put in groups by a seed, more of them shared in the first layers
-than in the last. Its outputs are the tasks' labels, pixel by pixel. A student has the same kernels but does not know the
-groups: p starts at .2/.6/.2 and is learned. With the teacher's weights the planted groups are the only ones that give
-its outputs, so the student's most probable groups can be counted right or wrong.
+than in the last. Its outputs are the tasks' labels, pixel by pixel. A student has the same kernels but does not know
+the groups: p starts at .2/.6/.2 and is learned. With the teacher's weights the planted groups are the only ones that
+give its outputs, so the student's most probable groups can be counted right or wrong.
 """
 
 import math

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filtergroups.config import PATHS, Config
+from filtergroups.config import PATHS, RUNS, Config
 from filtergroups.progress import Reporter, Silent
 from filtergroups.reproduction.datasets import locate
 from filtergroups.reproduction.experiment import SCALES, Experiment, Row, load_experiment, row_config
@@ -146,7 +146,8 @@ def _check_same(found: Config, expected: Config, folder: Path) -> None:
     for tree in (one, two):
         for key in PATHS:
             tree["data"].pop(key, None)
-        tree["method"].pop("mask_from", None)
+        for key in RUNS:
+            tree["method"].pop(key, None)
     for section in two:
         here, there = one.get(section), two[section]
         if here != there:
