@@ -318,21 +318,23 @@ def reproduce(
     runs: Annotated[Path, typer.Option(help="where the runs go")] = Path("runs/reproduce"),
     results: Annotated[Path, typer.Option(help="where the numbers and the page go")] = Path("docs/results"),
     jobs: Annotated[int, typer.Option(min=1, help="runs at once, on a core each; 1: one run on all cores")] = 1,
+    row: Annotated[list[str] | None, typer.Option(help="only this row; may be given again")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="for every row")] = None,
 ) -> None:
     """Run an experiment of the paper, every row and seed, and write a page with the numbers."""
     with one_line_errors():
+        from filtergroups.reproduction.page import page_name
         from filtergroups.reproduction.runner import reproduce as run_experiment
 
         bar = progress_bar()
         try:
             summary = run_experiment(
                 name, seeds=seeds, scale=scale, data=data, runs=runs, results=results, overrides=set_ or (), jobs=jobs,
-                report=bar,
+                rows=row or (), report=bar,
             )  # fmt: skip
         finally:
             bar.stop()
-        print(f"{summary['finished']} of {summary['of']} runs; wrote {results}/{summary['experiment']}.md")
+        print(f"{summary['finished']} of {summary['of']} runs; wrote {results / page_name(summary)}.md")
 
 
 def main() -> None:

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,12 +56,14 @@ def reproduce(
     results: Path = Path("docs/results"),
     overrides: Sequence[str] = (),
     jobs: int = 1,
+    rows: Sequence[str] = (),
     report: Reporter | None = None,
 ) -> dict[str, Any]:
     """Make every run of an experiment and write RESULTS/NAME.json and NAME.md; the summary is returned.
 
     seeds: runs of each row. scale: `cpu` or the `paper`'s own size. data: the data set's folder or one that holds it.
     overrides: 'section.key=value' for every row; the page then says so. jobs: runs at once, a process and a core each.
+    rows: only these (and what they start from) are run; the page has all that are done.
     """
     from filtergroups.reproduction.page import write_page
     from filtergroups.reproduction.summary import summarise
@@ -70,18 +74,20 @@ def reproduce(
         raise ValueError(f"--seeds and --jobs are 1 or more, found {seeds} and {jobs}")
     told = report or Silent()
     experiment = load_experiment(name)
-    command = _command(name, seeds, scale, data, runs, results, overrides, jobs)
+    command = _command(name, seeds, scale, data, runs, results, overrides, jobs, rows)
     where = locate(experiment.data, data, told.say) if experiment.data else _generated(runs, scale)
     planned = plan(experiment, seeds, scale, runs)
+    wanted = _wanted(experiment, planned, rows)
     for job in planned:
-        prepare(experiment, job, scale, where, overrides)
+        if job in wanted or job.folder.exists():
+            prepare(experiment, job, scale, where, overrides)
 
     def publish() -> dict[str, Any]:
         summary = summarise(experiment, planned, scale=scale, command=command, overrides=list(overrides), at_once=jobs)
         write_page(experiment, summary, results)
         return summary
 
-    todo = [job for job in planned if outcome(job.folder) is None]
+    todo = [job for job in wanted if outcome(job.folder) is None]
     told.say(f"{name}: {len(planned) - len(todo)} of {len(planned)} runs are done")
     summary = publish()
     try:
@@ -109,6 +115,16 @@ def plan(experiment: Experiment, seeds: int, scale: str, runs: Path) -> list[Job
             after = None if row.after is None else folder(experiment.row(row.after), seed)
             jobs.append(Job(row, seed, folder(row, seed), after))
     return jobs
+
+
+def _wanted(experiment: Experiment, jobs: list[Job], rows: Sequence[str]) -> list[Job]:
+    """The runs of some rows (none: of all) and those that they start from."""
+    known = [row.name for row in experiment.rows]
+    if unknown := [row for row in rows if row not in known]:
+        raise ValueError(f"--row is one of {', '.join(known)}, found {unknown[0]!r}; choose one")
+    names = set(rows or known)
+    names |= {row.after for row in experiment.rows if row.name in names and row.after is not None}
+    return [job for job in jobs if job.row.name in names]
 
 
 def prepare(experiment: Experiment, job: Job, scale: str, where: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -203,8 +219,6 @@ def _process(folder: Path) -> "subprocess.Popen[bytes]":
 
 
 def _first_done(running: "dict[Job, subprocess.Popen[bytes]]") -> Job:
-    import time
-
     while True:
         for job, process in running.items():
             if process.poll() is not None:
@@ -243,8 +257,17 @@ def _shown(summary: dict[str, Any], job: Job) -> Iterator[str]:
 
 
 def _command(
-    name: str, seeds: int, scale: str, data: Path | None, runs: Path, results: Path, overrides: Sequence[str], jobs: int
+    name: str,
+    seeds: int,
+    scale: str,
+    data: Path | None,
+    runs: Path,
+    results: Path,
+    overrides: Sequence[str],
+    jobs: int,
+    rows: Sequence[str],
 ) -> str:
+    """What a user types to get here again."""
     words = ["filtergroups", "reproduce", name, "--seeds", str(seeds)]
     options: list[tuple[str, Any, Any]] = [
         ("--scale", scale, "cpu"), ("--data", data, None), ("--runs", runs, Path("runs/reproduce")),
@@ -252,6 +275,7 @@ def _command(
     ]  # fmt: skip
     for option, value, default in options:
         words += [option, str(value)] if value != default else []
-    for override in overrides:
-        words += ["--set", override]
-    return " ".join(words)
+    for option, several in (("--row", rows), ("--set", overrides)):
+        for value in several:
+            words += [option, value]
+    return shlex.join(words)
