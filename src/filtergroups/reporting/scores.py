@@ -55,7 +55,8 @@ def scored(record: Record) -> list[Scored]:
         return []
     last = validations[-1]
     found = {"tasks": last["results"], "plain": {}}
-    return [Scored(f"validation at step {last['step']:,}", list(_scores(found)), 0, found, evaluated=False)]
+    part = "validation" if record.config is None else record.config.chosen_by
+    return [Scored(f"{part} at step {last['step']:,}", list(_scores(found)), 0, found, evaluated=False)]
 
 
 def _where(result: dict[str, Any]) -> str:
