@@ -88,6 +88,10 @@ class Live:
 
     def stop(self) -> None:
         self.progress.stop()
+        # What comes next, such as the next of several runs, begins with bars of its own.
+        for bar in self.bars.values():
+            self.progress.remove_task(bar)
+        self.bars.clear()
 
 
 def reporter() -> Reporter:

@@ -124,7 +124,7 @@ def _paper(row: dict[str, Any], column: Column) -> str:
 
 
 def _legend(summary: dict[str, Any]) -> str:
-    part = {"validation": "the file's validation part, which neither training nor any choice has seen",
+    part = {"validation": "the file's validation part, which neither training nor the choice of the epoch has seen",
             "test": "the test part"}.get(summary["split"], summary["split"])  # fmt: skip
     measured = f"Mean ± standard deviation over seeds, on {part}. " if summary["data"] else ""
     return f"{measured}**Best** and *second best* of a column by the mean."
