@@ -123,7 +123,7 @@ class ScansData(AnyData):
     label_names: dict[str, str] | None = Field(None, description="value -> name; None: labels.json in the root")
     target_scale: float = Field(1024.0, description="the network learns target / scale + offset")
     target_offset: float = 1.0
-    target_unit: str = "HU"
+    target_unit: str = Field("", description="what the target is measured in, for example HU")
     split_file: Path | None = Field(None, description="CSV patient,split; None: split.csv in the root, else seeded")
     spacing: Annotated[float, Field(gt=0)] | None = Field(None, description="resample to this isotropic spacing in mm")
     bias_correction: bool = Field(False, description="N4 bias field correction of the input (SimpleITK)")

@@ -53,7 +53,9 @@ def predict(
     corrections, notes = _corrections(restored, samples)
     if intervals and restored.scans is not None and not samples and not corrections:
         raise RunError(f"--intervals: {notes[0]}")
+    files = []
     if restored.scans is None:
+        files = found_files(inputs, SUFFIXES)
         prepare_output(out, force)
     if warning := use_recalibrated(restored, samples, progress):
         notes.append(warning)
@@ -69,7 +71,7 @@ def predict(
             force=force, corrections=corrections, intervals=intervals, progress=progress,
         )  # fmt: skip
     else:
-        done = _predict_images(restored, inputs, out, samples, precision, progress, corrections)
+        done = _predict_images(restored, files, out, samples, precision, progress, corrections)
     return replace(done, notes=notes)
 
 
@@ -90,14 +92,13 @@ def _corrections(restored: Restored, samples: int) -> tuple[dict[str, Correction
 
 def _predict_images(
     restored: Restored,
-    inputs: Sequence[Path],
+    files: Sequence[Path],
     out: Path,
     samples: int,
     precision: float | None,
     progress: Callable[[str, int, int], None] | None,
     corrections: Mapping[str, Correction],
 ) -> Predicted:
-    files = found_files(inputs, SUFFIXES)
     constants, network = restored.progress.constants, restored.network
     result = Predicted(written=[out])
     rows: list[dict[str, Any]] = []

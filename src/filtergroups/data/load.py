@@ -57,7 +57,7 @@ def scans_settings(data: PhantomData) -> ScansData:
     """A phantom's settings as those of any scans."""
     same = ("selection", "spatial_dims", "patch", "patch_depth", "padding", "patches_per_patient", "zoom", "rotation")
     given = {key: getattr(data, key) for key in same}
-    return ScansData(kind="scans", root=data.root, cache=data.cache, bone_above=BONE_ABOVE, **given)
+    return ScansData(kind="scans", root=data.root, cache=data.cache, bone_above=BONE_ABOVE, target_unit="HU", **given)
 
 
 def check_data(config: Config) -> list[str]:

@@ -103,7 +103,10 @@ const fg = (() => {
         if (stale.delete(target)) drawers.get(target)();
       }
     }, { rootMargin: "50px" });
-    const next = () => { for (const target of stale) { stale.delete(target); drawers.get(target)(); return true; } return false; };
+    const next = () => { // what is hidden has no size to be drawn at: it waits until it is shown
+      for (const target of stale) if (target.getBoundingClientRect().width) { stale.delete(target); drawers.get(target)(); return true; }
+      return false;
+    };
     const whenIdle = window.requestIdleCallback || ((call) => setTimeout(call, 50));
     const catchUp = () => whenIdle(() => { if (next()) catchUp(); });
     window.addEventListener("load", catchUp);
