@@ -73,7 +73,7 @@ def refused(*arguments: object, said: str) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert said in line
-    assert "predicted" not in done.stdout
+    assert done.stdout == ""
 
 
 def said(done: Result) -> list[str]:
