@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+import filtergroups as fg
 from filtergroups.build import build_network
 from filtergroups.checkpoint import Progress, save_checkpoint
 from filtergroups.cli import app
@@ -224,6 +225,21 @@ def test_scans_that_cannot_be_read_stop_no_other(scan_run: Path, tmp_path: Path)
     predicted, given = nib.load(out / files[-1].parent.name / "organs.nii.gz"), nib.load(files[-1])
     assert predicted.shape == given.shape
     assert np.allclose(predicted.affine, given.affine)
+
+
+def test_maps_of_how_sure_a_scan_s_prediction_is(scan_run: Path, tmp_path: Path):
+    write_patient(tmp_path, "eve", 5)
+    fg.predict(scan_run, [tmp_path / "eve"], tmp_path / "out", samples=3, intervals=True)
+    maps = {path.name.removesuffix(".nii.gz"): nib.load(path).get_fdata() for path in (tmp_path / "out/eve").iterdir()}
+    assert set(maps) == {
+        *(f"ct{kind}" for kind in ("", "_std", "_low", "_high")),
+        *(f"organs{kind}" for kind in ("", "_entropy", "_mutual_information", "_probabilities")),
+    }
+    np.testing.assert_allclose(maps["ct_high"] - maps["ct"], 1.645 * maps["ct_std"], rtol=1e-3, atol=0.05)
+    probabilities = maps["organs_probabilities"]
+    assert probabilities.shape == (*maps["organs"].shape, 2)
+    np.testing.assert_allclose(probabilities.sum(-1), 1, atol=1e-4)
+    assert (maps["organs_mutual_information"] <= maps["organs_entropy"] + 1e-5).all()
 
 
 def test_scans_are_not_written_over(scan_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -226,7 +226,9 @@ def predict(
     out: Annotated[Path, typer.Option("-o", "--out", help="a CSV for images, a folder for scans")],
     samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
     force: Force = False,
-    intervals: Annotated[bool, typer.Option("--intervals", help="for scans: write the 90 % interval too")] = False,
+    intervals: Annotated[
+        bool, typer.Option("--intervals", help="for scans: also 90 % intervals and class probabilities")
+    ] = False,
     precision: Annotated[
         float | None, typer.Option(min=0, help="stop early once every standard error is at most this (0.01: 1 %)")
     ] = None,

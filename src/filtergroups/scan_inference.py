@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from filtergroups.config import ScansData
-from filtergroups.correction import Correction, interval
+from filtergroups.correction import Correction, interval, tempered
 from filtergroups.data.examples import DataError
 from filtergroups.listing import Predicted, prepare_folder
 from filtergroups.network import Statistics
@@ -56,16 +56,13 @@ def predict_scans(
         predictions = predict_one(image)
         for task in tasks:
             prediction = predictions[task.name]
-            labels = isinstance(task, Segmentation)
-            spread = "entropy" if labels else "std"
-            volumes = [("", prediction.value, labels), (f"_{spread}", prediction.spread, False)]
-            if intervals and not labels:
-                low, high = interval(prediction, corrections.get(task.name))
-                volumes += [("_low", low, False), ("_high", high, False)]
-            for suffix, values, nearest in volumes:
-                array = to_original_grid(values, way_back)
+            for suffix, values in _maps(task, prediction, corrections.get(task.name), intervals).items():
+                if values.ndim > prediction.value.ndim:  # classes in front: the last axis of a NIfTI file
+                    array = np.stack([to_original_grid(one, way_back) for one in values], -1)
+                else:
+                    array = to_original_grid(values, way_back)
                 path = folder / f"{task.name}{suffix}.nii.gz"
-                dtype = np.uint8 if nearest else np.float32
+                dtype = np.float32 if values.is_floating_point() else np.uint8
                 image_out = nibabel.Nifti1Image(array.astype(dtype), way_back.file_affine)
                 write_atomically(path, _gzipped(image_out))
                 result.written.append(path)
@@ -73,6 +70,24 @@ def predict_scans(
         if progress is not None:
             progress("predicting", number, len(files))
     return result
+
+
+def _maps(task: Task, prediction: Prediction, correction: Correction | None, intervals: bool) -> dict[str, Tensor]:
+    """What is written of a task, by the end of the file's name: its values and maps of how sure they are."""
+    if not isinstance(task, Segmentation):
+        maps = {"": prediction.value, "_std": prediction.spread}
+        if intervals:
+            maps["_low"], maps["_high"] = interval(prediction, correction)
+        return maps
+    assert prediction.mutual_information is not None
+    assert prediction.probabilities is not None
+    maps = {"": prediction.value, "_entropy": prediction.spread}
+    if prediction.mutual_information.any():  # one pass has nobody to disagree with
+        maps["_mutual_information"] = prediction.mutual_information
+    if intervals:
+        probabilities = prediction.probabilities
+        maps["_probabilities"] = probabilities if correction is None else tempered(probabilities, correction.value, 0)
+    return maps
 
 
 def scan_files(inputs: Sequence[Path], scans: ScansData) -> dict[str, Path]:
