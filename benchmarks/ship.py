@@ -135,7 +135,7 @@ def main() -> None:
     runs = parser.parse_args().runs
     torch.manual_seed(0)
     found = {}
-    of_batch = {batch: monte_carlo(torch.randn(batch, 3, SIZE, SIZE), max(1, runs // 5)) for batch in BATCHES}
+    of_batch = {batch: monte_carlo(torch.randn(batch, 3, SIZE, SIZE), max(3, runs // 3)) for batch in BATCHES}
     found["mc50_over_loop"] = max(of_batch.values())
     found |= {f"mc50_over_loop_{batch}": ratio for batch, ratio in of_batch.items()}
     with tempfile.TemporaryDirectory() as folder:
