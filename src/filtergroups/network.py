@@ -27,7 +27,8 @@ from filtergroups.tasks import Prediction, Task
 Statistics = Literal["running", "batch"]
 
 CONVERGED = 1e-3  # a layer whose kernels are all this close to certain is not sampled any more
-CHUNK = 10  # passes whose gates are drawn together
+CHUNK = 25  # passes whose gates are drawn together
+CHECK_EVERY = 10  # passes after which a prediction looks whether it is stable
 
 
 class GroupedNetwork(nn.Module):
@@ -206,12 +207,11 @@ class GroupedNetwork(nn.Module):
                 self._check_images(images)
                 passes = self.passes(temperature, generator, converged)
                 side_by_side = 1 if statistics == "batch" else at_once or passes_at_once(images)
-                for first in range(0, samples, CHUNK):
-                    passes.draw(min(CHUNK, samples - first), len(images) if self.per_example else None)
-                    for outputs in self.sampled(images, passes, side_by_side):
-                        for name, accumulator in accumulators.items():
-                            accumulator.add(outputs[name])
-                    if precision is not None and max(a.error() for a in accumulators.values()) <= precision:
+                for done, outputs in enumerate(self._all_samples(images, passes, samples, side_by_side), start=1):
+                    for name, accumulator in accumulators.items():
+                        accumulator.add(outputs[name])
+                    looks = precision is not None and done % CHECK_EVERY == 0
+                    if looks and max(one.error() for one in accumulators.values()) <= (precision or 0):
                         break
         return {name: accumulator.prediction() for name, accumulator in accumulators.items()}
 
@@ -225,6 +225,13 @@ class GroupedNetwork(nn.Module):
             self.family, assignments, temperature, generator,
             estimator=self.estimator, threshold=self.threshold, tolerance=converged,
         )  # fmt: skip
+
+    def _all_samples(
+        self, images: Tensor, passes: Passes, samples: int, side_by_side: int
+    ) -> Iterator[dict[str, Tensor]]:
+        for first in range(0, samples, CHUNK):
+            passes.draw(min(CHUNK, samples - first), len(images) if self.per_example else None)
+            yield from self.sampled(images, passes, side_by_side)
 
     def sampled(self, images: Tensor, passes: Passes, side_by_side: int = 1) -> Iterator[dict[str, Tensor]]:
         """The outputs of each pass that was drawn; what no gate touches is computed once for these images."""

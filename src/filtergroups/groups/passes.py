@@ -19,8 +19,8 @@ from filtergroups.groups.draw import Draw, Gates, drawn_gates, every_pair, laid_
 from filtergroups.groups.routing import Family
 from filtergroups.groups.streams import Layout, Streams
 
-ROOM = 20 * 3 * 64 * 64  # numbers in the images of all passes that go side by side, on a CPU
-MOST_AT_ONCE = 10
+ROOM = 25 * 3 * 64 * 64  # numbers in the images of all passes that go side by side, on a CPU
+MOST_AT_ONCE = 25
 
 
 class _DependsOnGates(Exception):
