@@ -147,7 +147,7 @@ def test_odd_names_stay_one_cell_and_no_formula(image_run: Path, tmp_path: Path,
 def test_outputs_are_refused_before_any_work(
     image_run: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("filtergroups.inference.decode", lambda *_: pytest.fail("work was done"))
+    monkeypatch.setattr("filtergroups.listing.decode", lambda *_: pytest.fail("work was done"))
     kept = tmp_path / "kept.csv"
     kept.write_text("mine")
     refused(image_run, pictures, "-o", kept, said="use --force")

@@ -6,14 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from filtergroups.correction import Correction, interval, load_corrections, tempered
-from filtergroups.data.decoding import SUFFIXES, decode
-from filtergroups.data.examples import DataError
+from filtergroups.data.decoding import SUFFIXES
 from filtergroups.data.images import normalised
-from filtergroups.listing import Predicted, as_csv, as_name, found_files, prepare_output
+from filtergroups.listing import Array, Predicted, as_name, found_files, predict_table, prepare_output
 from filtergroups.restored import Restored, open_run
 from filtergroups.run import RunError
 from filtergroups.scan_inference import predict_scans
@@ -21,9 +19,6 @@ from filtergroups.shipped import predict_with_file
 from filtergroups.statistics import use_recalibrated
 from filtergroups.tasks import Classification, Prediction, Regression, Task
 from filtergroups.volumes import predict_volume
-from filtergroups.writing import write_atomically
-
-BATCH = 32
 
 
 def predict(
@@ -100,33 +95,14 @@ def _predict_images(
     corrections: Mapping[str, Correction],
 ) -> Predicted:
     constants, network = restored.progress.constants, restored.network
-    result = Predicted(written=[out])
-    rows: list[dict[str, Any]] = []
-    for start in range(0, len(files), BATCH):
-        readable: dict[int, Any] = {}
-        for number, file in enumerate(files[start : start + BATCH], start=start):
-            rows.append({"file": as_name(file), "error": ""})
-            try:
-                readable[number] = decode(file, constants["size"], constants["channels"])
-            except DataError as error:
-                rows[number]["error"] = str(error)
-                result.problems.append(f"{file}: {error}")
-        if readable:
-            images = normalised(np.stack(list(readable.values())), constants["mean"], constants["deviation"])
-            generator = torch.Generator().manual_seed(restored.config.seed)
-            predictions = network.predict(
-                images, samples, generator, temperature=restored.temperature, precision=precision
-            )
-            predicted = image_rows(
-                network.tasks, predictions, [files[number] for number in readable], restored.names, corrections
-            )
-            for number, row in zip(readable, predicted, strict=True):
-                rows[number] |= row
-            result.count += len(readable)
-        if progress is not None:
-            progress("predicting", min(start + BATCH, len(files)), len(files))
-    write_atomically(out, as_csv(rows).encode(errors="backslashreplace"))  # names need not be UTF-8
-    return result
+
+    def rows_of(pixels: Array, files: list[Path]) -> list[dict[str, Any]]:
+        images = normalised(pixels, constants["mean"], constants["deviation"])
+        generator = torch.Generator().manual_seed(restored.config.seed)
+        predictions = network.predict(images, samples, generator, temperature=restored.temperature, precision=precision)
+        return image_rows(network.tasks, predictions, files, restored.names, corrections)
+
+    return predict_table(files, out, constants, rows_of, progress)
 
 
 def image_rows(

@@ -4,12 +4,19 @@ import csv
 import io
 import os
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from filtergroups.data.decoding import decode
 from filtergroups.data.errors import DataError
+from filtergroups.writing import write_atomically
+
+BATCH = 32
+Array = np.ndarray[Any, Any]
 
 
 @dataclass
@@ -72,3 +79,36 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def predict_table(
+    files: Sequence[Path],
+    out: Path,
+    constants: Mapping[str, Any],
+    rows_of: Callable[[Array, list[Path]], list[dict[str, Any]]],
+    progress: Callable[[str, int, int], None] | None,
+) -> Predicted:
+    """Decode images batch by batch, predict them by `rows_of` (their pixels and files -> a row each), write the table.
+
+    A file that cannot be read keeps its row, which says why under `error`.
+    """
+    result = Predicted(written=[out])
+    rows: list[dict[str, Any]] = []
+    for start in range(0, len(files), BATCH):
+        readable: dict[int, Array] = {}
+        for number, file in enumerate(files[start : start + BATCH], start=start):
+            rows.append({"file": as_name(file), "error": ""})
+            try:
+                readable[number] = decode(file, constants["size"], constants["channels"])
+            except DataError as error:
+                rows[number]["error"] = str(error)
+                result.problems.append(f"{file}: {error}")
+        if readable:
+            predicted = rows_of(np.stack(list(readable.values())), [files[number] for number in readable])
+            for number, row in zip(readable, predicted, strict=True):
+                rows[number] |= row
+            result.count += len(readable)
+        if progress is not None:
+            progress("predicting", min(start + BATCH, len(files)), len(files))
+    write_atomically(out, as_csv(rows).encode(errors="backslashreplace"))  # names need not be UTF-8
+    return result

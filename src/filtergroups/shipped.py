@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from filtergroups.data.decoding import SUFFIXES, decode, normalised_array
+from filtergroups.data.decoding import SUFFIXES, normalised_array
 from filtergroups.data.errors import DataError
-from filtergroups.listing import Predicted, as_csv, as_name, found_files, prepare_output
-from filtergroups.writing import write_atomically
+from filtergroups.listing import Predicted, found_files, predict_table, prepare_output
 
 KEY, FORMAT = "filtergroups", "filtergroups compact 1"
-BATCH = 32
 Array = np.ndarray[Any, Any]
 
 
@@ -90,28 +88,16 @@ def predict_images(
     files = found_files(inputs, SUFFIXES)
     prepare_output(out, force)
     constants = model.about["constants"]
-    result = Predicted(written=[out], notes=[correction_note(model)])
-    rows: list[dict[str, Any]] = []
-    for start in range(0, len(files), BATCH):
-        readable: dict[int, Array] = {}
-        for number, file in enumerate(files[start : start + BATCH], start=start):
-            rows.append({"file": as_name(file), "error": ""})
-            try:
-                readable[number] = decode(file, constants["size"], constants["channels"])
-            except DataError as error:
-                rows[number]["error"] = str(error)
-                result.problems.append(f"{file}: {error}")
-        if readable:
-            stack = np.stack(list(readable.values()))
-            outputs = model.outputs(normalised_array(stack, constants["mean"], constants["deviation"]))
-            for n, number in enumerate(readable):
-                for task in model.tasks:
-                    rows[number] |= _cells(task, outputs[task["name"]][n])
-            result.count += len(readable)
-        if progress is not None:
-            progress("predicting", min(start + BATCH, len(files)), len(files))
-    write_atomically(out, as_csv(rows).encode(errors="backslashreplace"))  # names need not be UTF-8
-    return result
+
+    def rows_of(pixels: Array, files: list[Path]) -> list[dict[str, Any]]:
+        outputs = model.outputs(normalised_array(pixels, constants["mean"], constants["deviation"]))
+        rows: list[dict[str, Any]] = [{} for _ in files]
+        for n, row in enumerate(rows):
+            for task in model.tasks:
+                row |= _cells(task, outputs[task["name"]][n])
+        return rows
+
+    return replace(predict_table(files, out, constants, rows_of, progress), notes=[correction_note(model)])
 
 
 def correction_note(model: Shipped) -> str:
