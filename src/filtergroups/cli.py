@@ -149,7 +149,9 @@ def evaluate(
     samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
     by: Annotated[str | None, typer.Option(help="a column to report results by")] = None,
     checkpoint: Annotated[str, typer.Option(help="best, last or best-TASK")] = "best",
-    statistics: Annotated[str | None, typer.Option(help="of norms: batch (the paper), running or recalibrated")] = None,
+    statistics: Annotated[
+        str, typer.Option(help="of norms: recalibrated, running or batch (the paper)")
+    ] = "recalibrated",
 ) -> None:
     """Measure a trained network; the table is printed and kept in the run's results.json."""
     with one_line_errors():
@@ -158,7 +160,7 @@ def evaluate(
 
         if split not in ("train", "selection", "validation", "test"):
             raise ValueError(f"--split is train, selection, validation or test, found {split!r}")
-        if statistics not in (None, "batch", "running", "recalibrated"):
+        if statistics not in ("batch", "running", "recalibrated"):
             raise ValueError(f"--statistics is batch, running or recalibrated, found {statistics!r}")
         bar = progress_bar()
         try:
@@ -321,6 +323,7 @@ def reproduce(
     results: Annotated[Path, typer.Option(help="where the numbers and the page go")] = Path("docs/results"),
     jobs: Annotated[int, typer.Option(min=1, help="runs at once, on a core each; 1: one run on all cores")] = 1,
     row: Annotated[list[str] | None, typer.Option(help="only this row; may be given again")] = None,
+    models: Annotated[Path | None, typer.Option(help="copy each row's best run here, by the selection set")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="for every row")] = None,
 ) -> None:
     """Run an experiment of the paper, every row and seed, and write a page with the numbers."""
@@ -332,7 +335,7 @@ def reproduce(
         try:
             summary = run_experiment(
                 name, seeds=seeds, scale=scale, data=data, runs=runs, results=results, overrides=set_ or (), jobs=jobs,
-                rows=row or (), report=bar,
+                rows=row or (), models=models, report=bar,
             )  # fmt: skip
         finally:
             bar.stop()

@@ -57,14 +57,17 @@ def reproduce(
     overrides: Sequence[str] = (),
     jobs: int = 1,
     rows: Sequence[str] = (),
+    models: Path | None = None,
     report: Reporter | None = None,
 ) -> dict[str, Any]:
     """Make every run of an experiment and write RESULTS/NAME.json and NAME.md; the summary is returned.
 
     seeds: runs of each row. scale: `cpu` or the `paper`'s own size. data: the data set's folder or one that holds it.
     overrides: 'section.key=value' for every row; the page then says so. jobs: runs at once, a process and a core each.
-    rows: only these (and what they start from) are run; the page has all that are done.
+    rows: only these (and what they start from) are run; the page has all that are done. models: each row's best run of
+    those that are done is copied to MODELS/NAME/ROW, without anything of the data.
     """
+    from filtergroups.reproduction.models import keep_models
     from filtergroups.reproduction.page import write_page
     from filtergroups.reproduction.summary import summarise
 
@@ -74,7 +77,7 @@ def reproduce(
         raise ValueError(f"--seeds and --jobs are 1 or more, found {seeds} and {jobs}")
     told = report or Silent()
     experiment = load_experiment(name)
-    command = _command(name, seeds, scale, data, runs, results, overrides, jobs, rows)
+    command = _command(name, seeds, scale, data, runs, results, overrides, jobs, rows, models)
     where = locate(experiment.data, data, told.say) if experiment.data else _generated(runs, scale)
     planned = plan(experiment, seeds, scale, runs)
     wanted = _wanted(experiment, planned, rows)
@@ -88,7 +91,7 @@ def reproduce(
         return summary
 
     todo = [job for job in wanted if outcome(job.folder) is None]
-    told.say(f"{name}: {len(planned) - len(todo)} of {len(planned)} runs are done")
+    told.say(f"{name}: {len(wanted) - len(todo)} of {len(wanted)} runs are done")
     summary = publish()
     try:
         with terminating():
@@ -100,6 +103,9 @@ def reproduce(
         raise StoppedAmongRuns(command, stopped.exit_code - 128) from None
     except KeyboardInterrupt:
         raise StoppedAmongRuns(command, signal.SIGINT) from None
+    if models is not None:
+        for kept in keep_models([job for job in planned if job.row.home == name], models / name):
+            told.say(f"{kept}: kept")
     return summary
 
 
@@ -132,6 +138,7 @@ def prepare(experiment: Experiment, job: Job, scale: str, where: dict[str, Any],
     owner = experiment if job.row.home == experiment.name else load_experiment(job.row.home)
     what = {
         "maker": owner.maker, "split": owner.split, "samples": owner.samples, "seed": job.seed,
+        "statistics": "batch" if scale == "paper" else "recalibrated",
         "options": {**job.row.options, **_options(overrides)} if owner.maker != "training" else {},
     }  # fmt: skip
     if owner.maker == "training":
@@ -266,12 +273,13 @@ def _command(
     overrides: Sequence[str],
     jobs: int,
     rows: Sequence[str],
+    models: Path | None,
 ) -> str:
     """What a user types to get here again."""
     words = ["filtergroups", "reproduce", name, "--seeds", str(seeds)]
     options: list[tuple[str, Any, Any]] = [
         ("--scale", scale, "cpu"), ("--data", data, None), ("--runs", runs, Path("runs/reproduce")),
-        ("--results", results, Path("docs/results")), ("--jobs", jobs, 1),
+        ("--results", results, Path("docs/results")), ("--jobs", jobs, 1), ("--models", models, None),
     ]  # fmt: skip
     for option, value, default in options:
         words += [option, str(value)] if value != default else []

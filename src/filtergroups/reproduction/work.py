@@ -77,7 +77,9 @@ def _measured(folder: Path, job: dict[str, Any], report: Reporter) -> dict[str, 
     from filtergroups.restored import open_run
 
     try:
-        result = evaluate(folder, split=job["split"], samples=job["samples"], progress=report.preparing)
+        result = evaluate(
+            folder, split=job["split"], samples=job["samples"], statistics=job["statistics"], progress=report.preparing
+        )
     finally:
         report.stop()
     restored = open_run(folder)
@@ -85,6 +87,7 @@ def _measured(folder: Path, job: dict[str, Any], report: Reporter) -> dict[str, 
     return {
         "split": job["split"],
         "samples": result["samples"],
+        "statistics": result["statistics"],
         "examples": result["examples"],
         "step": restored.progress.step,
         "values": flat(result["tasks"]),
