@@ -16,14 +16,14 @@ from safetensors.torch import load_file, save_file
 
 import filtergroups as fg
 from filtergroups.checkpoint import load_checkpoint
-from filtergroups.config import dump_config, make_config
+from filtergroups.config import ConfigError, dump_config, make_config
 from filtergroups.data.examples import DataError
 from filtergroups.evaluation import evaluate
 from filtergroups.inference import predict
 from filtergroups.progress import Silent
 from filtergroups.restored import open_run
 from filtergroups.run import Run, RunError
-from filtergroups.schedule import learning_rate_at, temperature_at
+from filtergroups.schedule import learning_rate_at, noise_at, temperature_at
 from filtergroups.signals import Stopped
 from filtergroups.statistics import statistics_for
 from filtergroups.training import Diverged, resume, train
@@ -379,3 +379,31 @@ def test_schedules():
     assert learning_rate_at(0, 110, training) == pytest.approx(0.1)
     assert learning_rate_at(10, 110, training) == 1.0
     assert learning_rate_at(60, 110, training) == pytest.approx(0.5)
+
+
+def test_noise_comes_as_the_temperature_falls():
+    config = make_config({"data": {"kind": "faces", "root": "x"}, "network": {"name": "vgg11"}})
+    assert {noise_at(step, 100, config.temperature) for step in (0, 20, 99)} == {1.0}
+    warm = config.temperature.model_copy(update={"noise_warmup": True})
+    noise = [noise_at(step, 100, warm) for step in (0, 10, 25, 50, 99)]
+    assert noise[0] == 0.0
+    assert noise == sorted(noise)
+    assert noise[-2:] == pytest.approx([1.0, 1.0])
+
+
+def test_a_noise_warm_up_reaches_the_gates(folder, tmp_path, monkeypatch):
+    from filtergroups.groups import draw
+
+    seen = []
+    monkeypatch.setattr(draw, "drawn_gates", lambda *args, drawn=draw.drawn_gates: seen.append(args[5]) or drawn(*args))
+    tree = {**tree_for(folder, epochs=4, finetune_epochs=1), "temperature": {"noise_warmup": True}}
+    train(make_config(tree), tmp_path / "run")
+    assert seen[0] == 0.0
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+
+
+def test_a_noise_warm_up_is_not_for_gumbel_rao(folder):
+    tree = {**tree_for(folder), "temperature": {"noise_warmup": True}, "method": {"estimator": "gumbel_rao"}}
+    with pytest.raises(ConfigError, match="noise_warmup is for soft and straight_through"):
+        make_config(tree)

@@ -197,6 +197,7 @@ class TemperatureConfig(Section):
     start: Annotated[float, Field(gt=0)] = 1.0
     floor: Annotated[float, Field(gt=0)] = 0.1
     rate: Annotated[float, Field(ge=0)] | None = Field(None, description="None: reaches the floor at half the steps")
+    noise_warmup: bool = Field(False, description="gates begin at p, and noise comes as the temperature falls")
 
 
 class TrainingConfig(Section):
@@ -277,6 +278,10 @@ class Config(Section):
                 raise ValueError(f"method.{key} is for the method 'fixed_mask', found '{self.method.name}'; remove it")
         if self.method.extend is not None and self.training.weight_decay:
             raise ValueError("training.weight_decay would change kernels that method.extend keeps; set it to 0")
+        if self.temperature.noise_warmup and self.method.estimator == "gumbel_rao":
+            raise ValueError(
+                "temperature.noise_warmup is for soft and straight_through, found gumbel_rao; set it to false"
+            )
         if self.network.extra and self.network.name != "vgg11":
             raise ValueError(f"network.extra is for vgg11, found {self.network.name}; set it to 0")
         if self.training.cost_factor and METHODS[self.method.name].kind != "learned":

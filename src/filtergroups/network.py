@@ -73,15 +73,19 @@ class GroupedNetwork(nn.Module):
         self._layer_names = [layer.name for layer in lifted.layers]
 
     def forward(
-        self, images: Tensor, temperature: float | None = None, generator: torch.Generator | None = None
+        self,
+        images: Tensor,
+        temperature: float | None = None,
+        generator: torch.Generator | None = None,
+        noise: float = 1.0,
     ) -> dict[str, Tensor]:
         """Each task's output for a batch of images.
 
         With a temperature the gates are sampled by the generator; without one, at evaluation, each kernel is in its
-        most probable group. Fixed assignments need neither.
+        most probable group. Fixed assignments need neither. noise: how much of the noise the gates have; 0: none.
         """
         self._check_images(images)
-        features = self.backbone(Streams.of_image(images, self._draw(images, temperature, generator)))
+        features = self.backbone(Streams.of_image(images, self._draw(images, temperature, generator, noise)))
         return {task.name: self.heads[task.name](self._merged(features, task)) for task in self.tasks}
 
     def _check_images(self, images: Tensor) -> None:
@@ -93,7 +97,7 @@ class GroupedNetwork(nn.Module):
         if not images.is_floating_point():
             raise ValueError(f"images are floating point, found {images.dtype}; scale them, for example .float() / 255")
 
-    def _draw(self, images: Tensor, temperature: float | None, generator: torch.Generator | None) -> Draw:
+    def _draw(self, images: Tensor, temperature: float | None, generator: torch.Generator | None, noise: float) -> Draw:
         assignments = [layer.assignment for layer in self.grouped_layers()]
         if temperature is not None:
             check_temperature(temperature)
@@ -116,6 +120,7 @@ class GroupedNetwork(nn.Module):
             estimator=self.estimator,
             examples=images.shape[0] if self.per_example else None,
             threshold=self.threshold,
+            noise=noise,
         )
 
     def _merged(self, features: Any, task: Task) -> Any:

@@ -26,6 +26,13 @@ def temperature_at(step: int, steps: int, config: TemperatureConfig) -> float:
     return anneal(step, start=max(config.start, config.floor), floor=config.floor, rate=rate)
 
 
+def noise_at(step: int, steps: int, config: TemperatureConfig) -> float:
+    """How much of the noise the gates have: all of it, or, in a warm-up, more as the temperature falls to its floor."""
+    if not config.noise_warmup or config.start <= config.floor:
+        return 1.0
+    return (config.start - temperature_at(step, steps, config)) / (config.start - config.floor)
+
+
 def learning_rate_at(step: int, steps: int, config: TrainingConfig) -> float:
     """As a factor of the learning rate: warm-up, then constant or half a cosine."""
     if step < config.warmup_steps:

@@ -30,7 +30,7 @@ from filtergroups.groups.processes import batch_of_all, rank, world_size
 from filtergroups.measuring import Results, criteria, measure, measure_plain, plain_answers
 from filtergroups.progress import Reporter, Silent
 from filtergroups.run import Run, RunError
-from filtergroups.schedule import generator_for, learning_rate_at, seed_for, temperature_at
+from filtergroups.schedule import generator_for, learning_rate_at, noise_at, seed_for, temperature_at
 from filtergroups.signals import Stopped, stop_signals
 from filtergroups.starting import hold, kept_statistics, seen_alike, take_over
 from filtergroups.statistics import load_statistics, recalibrated, save_statistics
@@ -228,7 +228,10 @@ class Trainer:
         torch.manual_seed(seed_for(seed, step, f"dropout/{rank()}"))
         temperature = temperature_at(step, self.fixed_from, self.config.temperature)
         self.model.train()
-        outputs = self.model(images, temperature=temperature, generator=generator_for(seed, step, "gates"))
+        outputs = self.model(
+            images, temperature=temperature, generator=generator_for(seed, step, "gates"),
+            noise=noise_at(step, self.fixed_from, self.config.temperature),
+        )  # fmt: skip
         # The loss is that of the whole batch on every process: a root of a mean is not the mean of roots.
         outputs = {name: batch_of_all(output.float()) for name, output in outputs.items()}
         terms = objective(

@@ -48,6 +48,28 @@ def test_random_initialisation_is_uniform_on_the_simplex():
         assert stats.kstest(column.numpy(), stats.beta(1, 2).cdf).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 0.1])
+def test_without_noise_a_gate_is_p_and_sharper_as_the_temperature_falls(temperature):
+    p = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]], dtype=torch.float64)
+    gate = learned(p.tolist()).sample(temperature, generator(), noise=0.0)
+    sharpened = p ** (1 / temperature)
+    torch.testing.assert_close(gate[0].t(), sharpened / sharpened.sum(-1, keepdim=True))
+
+
+def test_less_noise_is_less_spread():
+    drawn = {
+        noise: torch.cat([learned([[0.5, 0.3, 0.2]]).sample(1.0, generator(n), noise=noise) for n in range(400)])
+        for noise in (0.0, 0.3, 1.0)
+    }
+    spread = [gates.std(0).mean().item() for gates in drawn.values()]
+    assert spread[0] < 1e-12 < 2 * spread[1] < spread[2]
+
+
+def test_gumbel_rao_refuses_less_noise():
+    with pytest.raises(ValueError, match=r"full noise, found noise 0\.5; use soft"):
+        learned([[0.5, 0.3, 0.2]]).sample(1.0, generator(), estimator="gumbel_rao", noise=0.5)
+
+
 def test_entropy_is_zero_at_a_vertex_and_largest_at_uniform():
     assert entropy(torch.tensor([1.0, 0.0, 0.0])).item() == 0
     assert entropy(torch.full((3,), 1 / 3)).item() == pytest.approx(math.log(3))

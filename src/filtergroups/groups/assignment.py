@@ -36,28 +36,34 @@ def _exponential(shape: tuple[int, ...], like: Tensor, generator: torch.Generato
     return noise.clamp_min(torch.finfo(like.dtype).tiny).to(like.device)
 
 
-def soft_gate(log_probabilities: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """softmax((log p + gumbel) / temperature): the relaxed sample of the paper."""
-    noisy = (log_probabilities + gumbel(log_probabilities, generator)) / temperature
+def soft_gate(
+    log_probabilities: Tensor, temperature: float, generator: torch.Generator, noise: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """softmax((log p + noise · gumbel) / temperature): with noise 1 the relaxed sample of the paper, with 0 p^(1/τ)."""
+    noisy = (log_probabilities + noise * gumbel(log_probabilities, generator)) / temperature
     gate = noisy.softmax(-1)
     return gate, gate
 
 
 def straight_through_gate(
-    log_probabilities: Tensor, temperature: float, generator: torch.Generator
+    log_probabilities: Tensor, temperature: float, generator: torch.Generator, noise: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Hard forward, gradient of the soft gate."""
-    soft, _ = soft_gate(log_probabilities, temperature, generator)
+    soft, _ = soft_gate(log_probabilities, temperature, generator, noise)
     return _hard_forward(one_hot(soft.argmax(-1), soft), soft), soft
 
 
-def gumbel_rao_gate(log_probabilities: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def gumbel_rao_gate(
+    log_probabilities: Tensor, temperature: float, generator: torch.Generator, noise: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Hard forward, gradient of the soft gate averaged over the noise given the outcome.
 
     With the outcome D drawn and E ~ Exp(1) anew (Paulus et al., ICLR 2021; rows of p sum to 1):
         noisy_D = −log E_D,   noisy_g = −log(E_g / p_g + E_D)  for g ≠ D.
     This Rao-Blackwellises straight-through: the same mean, a smaller variance.
     """
+    if noise != 1.0:
+        raise ValueError(f"gumbel_rao is conditioned on full noise, found noise {noise}; use soft or straight_through")
     noisy = log_probabilities.detach() + gumbel(log_probabilities, generator)
     hard = one_hot(noisy.argmax(-1), log_probabilities)
     draws = _exponential((RAO_DRAWS, *log_probabilities.shape), log_probabilities, generator)
@@ -207,9 +213,10 @@ class Assignment(nn.Module):
         *,
         estimator: Estimator = "soft",
         examples: int | None = None,
+        noise: float = 1.0,
     ) -> Tensor:
-        """Draw gates: 1 × G × K for the batch, or one for each of `examples`."""
-        return self.draw(temperature, generator, estimator=estimator, examples=examples)[0]
+        """Draw gates: 1 × G × K for the batch, or one for each of `examples`; below noise 1 they are nearer to p."""
+        return self.draw(temperature, generator, estimator=estimator, examples=examples, noise=noise)[0]
 
     def draw(
         self,
@@ -218,6 +225,7 @@ class Assignment(nn.Module):
         *,
         estimator: Estimator = "soft",
         examples: int | None = None,
+        noise: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
         """Gates and the soft gates that carry their gradient, both [examples or 1] × G × K."""
         check_temperature(temperature)
@@ -227,7 +235,7 @@ class Assignment(nn.Module):
             gate = self.rho.t().unsqueeze(0)
             return gate, gate
         log_p = self.log_probabilities().expand(examples or 1, -1, -1)
-        gate, soft = ESTIMATORS[estimator](log_p, temperature, generator)
+        gate, soft = ESTIMATORS[estimator](log_p, temperature, generator, noise)
         return gate.transpose(1, 2), soft.transpose(1, 2)
 
     def extra_repr(self) -> str:
@@ -279,8 +287,10 @@ class TiedRows(nn.Module):
         *,
         estimator: Estimator = "soft",
         examples: int | None = None,
+        noise: float = 1.0,
     ) -> Tensor:
-        return self.base.sample(temperature, generator, estimator=estimator, examples=examples)[..., self.rows]
+        gates = self.base.sample(temperature, generator, estimator=estimator, examples=examples, noise=noise)
+        return gates[..., self.rows]
 
 
 def _inverse_softplus(probabilities: Tensor) -> Tensor:

@@ -65,12 +65,13 @@ class Draw:
         estimator: Estimator = "soft",
         examples: int | None = None,
         threshold: float = 0.0,
+        noise: float = 1.0,
     ) -> "Draw":
         """Sample every assignment once, in order; pairs whose gate is not above the threshold are left out."""
         assignments = list(dict.fromkeys(assignments))
         draw = Draw.at_mode(family, [a for a in assignments if a.kind == "fixed"])
         random = [a for a in assignments if a.kind != "fixed"]
-        gates = drawn_gates(random, temperature, generator, estimator, examples)
+        gates = drawn_gates(random, temperature, generator, estimator, examples, noise)
         for assignment, (gate, _), strength in zip(random, gates, strengths(gates), strict=True):
             draw._kept[assignment] = laid_out(gate, strength, threshold)
         return draw
@@ -104,6 +105,7 @@ def drawn_gates(
     generator: torch.Generator,
     estimator: Estimator,
     examples: int | None,
+    noise: float = 1.0,
 ) -> list[tuple[Tensor, Tensor]]:
     """Gates, and those that carry the gradient, of each assignment; tied ones take rows of one draw."""
     drawn: dict[Assignment, tuple[Tensor, Tensor]] = {}
@@ -111,7 +113,7 @@ def drawn_gates(
     for assignment in assignments:
         base, rows = (assignment.base, assignment.rows) if isinstance(assignment, TiedRows) else (assignment, None)
         if base not in drawn:
-            drawn[base] = base.draw(temperature, generator, estimator=estimator, examples=examples)
+            drawn[base] = base.draw(temperature, generator, estimator=estimator, examples=examples, noise=noise)
         gate, soft = drawn[base]
         gates.append((gate, soft) if rows is None else (gate[..., rows], soft[..., rows]))
     return gates
