@@ -72,8 +72,8 @@ def gumbel_rao_gate(
         hard.bool(), -of_outcome.log(), -(draws * (-log_probabilities.detach()).exp() + of_outcome).log()
     )
     # The noise is conditioned − log p, held fixed while log p varies.
-    noise = conditioned - log_probabilities.detach()
-    soft = ((log_probabilities + noise) / temperature).softmax(-1).mean(0)
+    drawn = conditioned - log_probabilities.detach()
+    soft = ((log_probabilities + drawn) / temperature).softmax(-1).mean(0)
     return _hard_forward(hard, soft), soft
 
 
@@ -87,7 +87,7 @@ def _hard_forward(hard: Tensor, soft: Tensor) -> Tensor:
 
 
 # name -> (gate, the soft gate that carries the gradient)
-ESTIMATORS: dict[str, Callable[[Tensor, float, torch.Generator], tuple[Tensor, Tensor]]] = {
+ESTIMATORS: dict[str, Callable[[Tensor, float, torch.Generator, float], tuple[Tensor, Tensor]]] = {
     "soft": soft_gate,
     "straight_through": straight_through_gate,
     "gumbel_rao": gumbel_rao_gate,
