@@ -91,3 +91,17 @@ def test_the_schema_for_editors_is_the_one_in_the_repository():
 
     kept = Path(__file__).parents[1] / "docs" / "config.schema.json"
     assert json.loads(kept.read_text()) == config_schema(), "run: make schema"
+
+
+def test_the_paper_s_setting_is_a_preset(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'extends = "preset:paper"\n[data]\nkind = "faces"\nroot = "faces"\n[network]\nname = "vgg11"\n[training]\nepochs = 3\n'
+    )
+    config = load_config(file)
+    assert (config.training.probability_factor, config.training.batch_size, config.temperature.rate) == (1, 10, 1e-5)
+    assert not config.temperature.noise_warmup
+    assert config.training.epochs == 3
+    file.write_text(file.read_text().replace("preset:paper", "preset:papers"))
+    with pytest.raises(ConfigError, match=r"extends: expected one of preset:paper, found 'preset:papers'"):
+        load_config(file)

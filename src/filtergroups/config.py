@@ -17,6 +17,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 PATHS = ("root", "table", "split_file", "cache")  # of [data]
 RUNS = ("mask_from", "extend")  # of [method]: runs that a run starts from
+PRESET, PRESETS = "preset:", Path(__file__).parent / "presets"
 
 
 class ConfigError(ValueError):
@@ -321,9 +322,17 @@ def read_tree(path: Path, below: Sequence[Path] = ()) -> dict[str, Any]:
         raise ConfigError(f"{path}: extends: expected the name of a TOML file, found {above!r}")
     if path.resolve() in below:
         raise ConfigError(f"{path}: extends: expected files that end somewhere, found one that extends itself")
-    extended = path.parent / above
+    extended = _preset(path, above) if above.startswith(PRESET) else path.parent / above
     parent = read_tree(extended, (*below, path.resolve()))
     return merged(_with_absolute_paths(parent, extended.parent), tree)
+
+
+def _preset(path: Path, name: str) -> Path:
+    """The file of `extends = "preset:NAME"`."""
+    known = {f"{PRESET}{file.stem}": file for file in sorted(PRESETS.glob("*.toml"))}
+    if name not in known:
+        raise ConfigError(f"{path}: extends: expected one of {', '.join(known)}, found {name!r}; choose one")
+    return known[name]
 
 
 def merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
