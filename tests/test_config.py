@@ -95,9 +95,8 @@ def test_the_schema_for_editors_is_the_one_in_the_repository():
 
 def test_the_paper_s_setting_is_a_preset(tmp_path):
     file = tmp_path / "run.toml"
-    file.write_text(
-        'extends = "preset:paper"\n[data]\nkind = "faces"\nroot = "faces"\n[network]\nname = "vgg11"\n[training]\nepochs = 3\n'
-    )
+    sections = '[data]\nkind = "faces"\nroot = "x"\n[network]\nname = "vgg11"\n[training]\nepochs = 3\n'
+    file.write_text(f'extends = "preset:paper"\n{sections}')
     config = load_config(file)
     assert (config.training.probability_factor, config.training.batch_size, config.temperature.rate) == (1, 10, 1e-5)
     assert not config.temperature.noise_warmup
