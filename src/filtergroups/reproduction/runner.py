@@ -217,7 +217,7 @@ def _side_by_side(jobs: list[Job], at_once: int, report: Reporter) -> Iterator[J
 
 
 def _process(folder: Path) -> "subprocess.Popen[bytes]":
-    # One thread each: two runs on a core each are faster than one run on two cores, for networks this small.
+    # One thread each: two processes of two threads on two cores slow each other down several times.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "filtergroups.reproduction.work", str(folder)]
     with (folder / "work.log").open("ab") as log:
