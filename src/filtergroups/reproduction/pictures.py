@@ -45,7 +45,7 @@ def scores(summary: dict[str, Any]) -> Any:
     columns = [Column(**c) for c in summary["columns"]][:MOST_PANELS]
     rows = summary["rows"]
     with mpl.rc_context(PLAIN_LOOK):
-        figure = Figure(figsize=(2.2 + 2.4 * len(columns), 0.7 + 0.32 * len(rows)), layout="constrained")
+        figure = Figure(figsize=(2.2 + 2.4 * len(columns), 1.0 + 0.32 * len(rows)), layout="constrained")
         panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
         for panel, column in zip(panels, columns, strict=True):
             factor = 100 if column.percent else 1
@@ -61,7 +61,21 @@ def scores(summary: dict[str, Any]) -> Any:
             panel.grid(axis="x", color="#EEEEEE")
         panels[0].set_yticks(range(len(rows)), [row["label"] for row in rows])
         panels[0].set_ylim(len(rows) - 0.5, -0.5)
+        _key_of_scores(figure, any(row["published"] for row in rows))
     return figure
+
+
+def _key_of_scores(figure: Any, has_published: bool) -> None:
+    from matplotlib.lines import Line2D
+
+    colour = task_colour(0)
+    handles = [
+        Line2D([], [], ls="", marker="o", color=colour, alpha=0.5, markersize=4, mew=0, label="a seed"),
+        Line2D([], [], ls="", marker="|", color=colour, markersize=10, mew=2, label="mean"),
+    ]
+    if has_published:
+        handles.append(Line2D([], [], ls="", marker="D", mfc="none", mec=SHARED, ms=5, label="the paper's"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
 
 
 def _is_learned(row: dict[str, Any]) -> bool:
