@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from filtergroups.config import Config, ConfigError, dump_config, load_config
+from filtergroups.config import Config, ConfigError
+from filtergroups.config_file import dump_config, load_config
 from filtergroups.data.examples import DataError
 from filtergroups.data.load import load_data
 from filtergroups.demo import demo_config

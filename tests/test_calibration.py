@@ -12,7 +12,7 @@ from torchmetrics.classification import MulticlassCalibrationError
 
 import filtergroups as fg
 from filtergroups.calibration import CalibrationMeter, Coverage, Labelled, Reliability, calibrate
-from filtergroups.config import make_config
+from filtergroups.config_file import make_config
 from filtergroups.correction import (
     BOUNDS,
     Correction,

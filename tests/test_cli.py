@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from filtergroups.config import load_config
+from filtergroups.config_file import load_config
 from tests.data.pictures import face_folder, picture_table
 
 CLI = [sys.executable, "-m", "filtergroups.cli"]

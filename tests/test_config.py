@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from filtergroups.config import ConfigError, config_schema, dump_config, load_config, make_config
+from filtergroups.config import ConfigError, config_schema
+from filtergroups.config_file import dump_config, load_config, make_config
 from tests.data.pictures import table_tree
 
 FACES = {"data": {"kind": "faces", "root": "faces"}, "network": {"name": "vgg11"}}

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import filtergroups as fg
 from filtergroups.cli import app
-from filtergroups.config import make_config
+from filtergroups.config_file import make_config
 from filtergroups.data.examples import DataError
 from filtergroups.data.phantom import write_phantom
 from filtergroups.exporting import export

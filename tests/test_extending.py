@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from filtergroups.checkpoint import load_checkpoint
-from filtergroups.config import ConfigError, make_config
+from filtergroups.config import ConfigError
+from filtergroups.config_file import make_config
 from filtergroups.extending import joined
 from filtergroups.groups.routing import family
 from filtergroups.restored import open_run
@@ -98,7 +99,7 @@ def test_only_the_new_task_has_learned(extended):
 
 
 def test_an_extended_run_that_is_resumed_keeps_the_old_kernels(faces, old, extended, tmp_path):
-    from filtergroups.config import dump_config
+    from filtergroups.config_file import dump_config
 
     config = Run.open(extended).config()
     run = tmp_path / "resumed"

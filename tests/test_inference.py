@@ -16,7 +16,8 @@ import filtergroups as fg
 from filtergroups.build import build_network
 from filtergroups.checkpoint import Progress, save_checkpoint
 from filtergroups.cli import app
-from filtergroups.config import Config, make_config
+from filtergroups.config import Config
+from filtergroups.config_file import make_config
 from filtergroups.data.load import load_data
 from filtergroups.run import Run
 from tests.data.pictures import picture, picture_table, table_tree

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim.swa_utils import update_bn
 
 import filtergroups as fg
-from filtergroups.config import make_config
+from filtergroups.config_file import make_config
 from filtergroups.evaluation import evaluate
 from filtergroups.inference import predict
 from filtergroups.networks.highresnet import HighResNet

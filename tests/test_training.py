@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 
 import filtergroups as fg
 from filtergroups.checkpoint import load_checkpoint
-from filtergroups.config import ConfigError, dump_config, make_config
+from filtergroups.config import ConfigError
+from filtergroups.config_file import dump_config, make_config
 from filtergroups.data.examples import DataError
 from filtergroups.evaluation import evaluate
 from filtergroups.inference import predict

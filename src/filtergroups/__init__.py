@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from filtergroups.calibration import calibrate
     from filtergroups.compaction.build import compact
     from filtergroups.compaction.files import load_compact, save_compact
-    from filtergroups.config import load_config
+    from filtergroups.config_file import load_config
     from filtergroups.evaluation import evaluate
     from filtergroups.exporting import export
     from filtergroups.groups.annealing import anneal

@@ -81,7 +81,7 @@ def init(
 def data_check(config: ConfigFile) -> None:
     """Read every file and label, say what is wrong, change nothing."""
     with one_line_errors():
-        from filtergroups.config import load_config
+        from filtergroups.config_file import load_config
         from filtergroups.data.load import check_data
 
         problems = check_data(load_config(config))
@@ -115,7 +115,7 @@ def train(
 ) -> None:
     """Train a network as a config says."""
     with one_line_errors():
-        from filtergroups.config import load_config
+        from filtergroups.config_file import load_config
         from filtergroups.training import train as train_network
 
         folder = run or Path("runs") / config.stem

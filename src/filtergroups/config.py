@@ -1,23 +1,15 @@
 """The configuration of a run: TOML, checked before anything is done."""
 
-import json
-import tomllib
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from filtergroups.baselines import METHODS
 from filtergroups.tasks import Classification, ImageRegression, Regression, Segmentation, Task
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
-
-
-PATHS = ("root", "table", "split_file", "cache")  # of [data]
-RUNS = ("mask_from", "extend")  # of [method]: runs that a run starts from
-PRESET, PRESETS = "preset:", Path(__file__).parent / "presets"
 
 
 class ConfigError(ValueError):
@@ -291,153 +283,6 @@ class Config(Section):
                 f"found method.name = '{self.method.name}'; set it to 0"
             )
         return self
-
-
-def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a TOML file; overrides are 'section.key=value' with TOML values (bare text is text).
-
-    Relative paths in the file are taken from the file's folder. `extends = "other.toml"` takes everything from another
-    file that this one does not say itself.
-    """
-    tree = read_tree(path)
-    for override in overrides:
-        apply_override(tree, override)
-    return resolved(make_config(tree, str(path)), path.parent)
-
-
-def read_tree(path: Path, below: Sequence[Path] = ()) -> dict[str, Any]:
-    """A TOML file with what it extends, before it is checked; paths of the extended file are absolute."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected a readable TOML file, found {_reason(error)}") from None
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: expected TOML, found {error}") from None
-    above = tree.pop("extends", None)
-    if above is None:
-        return tree
-    if not isinstance(above, str):
-        raise ConfigError(f"{path}: extends: expected the name of a TOML file, found {above!r}")
-    if path.resolve() in below:
-        raise ConfigError(f"{path}: extends: expected files that end somewhere, found one that extends itself")
-    extended = _preset(path, above) if above.startswith(PRESET) else path.parent / above
-    parent = read_tree(extended, (*below, path.resolve()))
-    return merged(_with_absolute_paths(parent, extended.parent), tree)
-
-
-def _preset(path: Path, name: str) -> Path:
-    """The file of `extends = "preset:NAME"`."""
-    known = {f"{PRESET}{file.stem}": file for file in sorted(PRESETS.glob("*.toml"))}
-    if name not in known:
-        raise ConfigError(f"{path}: extends: expected one of {', '.join(known)}, found {name!r}; choose one")
-    return known[name]
-
-
-def merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """A tree of tables with the values of another over its own."""
-    result = dict(tree)
-    for key, value in over.items():
-        own = result.get(key)
-        result[key] = merged(own, value) if isinstance(own, dict) and isinstance(value, dict) else value
-    return result
-
-
-def _with_absolute_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
-    data = {
-        key: str((folder / Path(value).expanduser()).resolve()) if key in PATHS and isinstance(value, str) else value
-        for key, value in tree.get("data", {}).items()
-    }
-    return {**tree, "data": data} if data else tree
-
-
-def make_config(tree: Mapping[str, Any], where: str = "config") -> Config:
-    try:
-        return Config.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {_first_problem(error)}") from None
-
-
-def resolved(config: Config, folder: Path) -> Config:
-    """The same with absolute paths."""
-    data = {
-        key: (folder / value.expanduser()).resolve() if isinstance(value, Path) else value
-        for key, value in dict(config.data).items()
-    }
-    runs = {key: getattr(config.method, key) for key in RUNS}
-    taken = {key: (folder / run.expanduser()).resolve() for key, run in runs.items() if run is not None}
-    method = config.method.model_copy(update=taken)
-    return config.model_copy(update={"data": config.data.model_copy(update=data), "method": method})
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "bytes that are not UTF-8"
-
-
-def apply_override(tree: dict[str, Any], text: str) -> None:
-    """Set one key of a tree: 'section.key=value' with a TOML value (bare text is text)."""
-    key, equals, value = text.partition("=")
-    path = key.strip().split(".")
-    if not equals or not all(path):
-        raise ConfigError(f"--set {text}: expected section.key=value; for example --set training.epochs=5")
-    node = tree
-    for part in path[:-1]:
-        node = node.setdefault(part, {})
-        if not isinstance(node, dict):
-            raise ConfigError(f"--set {text}: '{part}' is a value, not a section; check the key")
-    try:
-        node[path[-1]] = tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
-        node[path[-1]] = value.strip()
-
-
-def _first_problem(error: ValidationError) -> str:
-    """One line for the first of pydantic's findings: the key, what is allowed, what was found."""
-    problem = error.errors()[0]
-    more = error.error_count() - 1
-    kinds = {"table", "faces", "scans", "phantom"}
-    key = ".".join(str(part) for part in problem["loc"] if part not in kinds or problem["loc"][0] != "data")
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        known = _known_keys(problem["loc"])
-        message = f"unknown key; allowed here: {', '.join(known)}" if known else "unknown key; remove it"
-    elif problem["type"] == "missing":
-        message = "expected a value, found none; add it"
-    elif problem["type"] != "value_error":
-        message = f"{message}, found {problem['input']!r}"
-    return f"{key or 'config'}: {message}" + (f" (and {more} more)" if more else "")
-
-
-def _known_keys(location: Sequence[Any]) -> list[str]:
-    sections: dict[str, type[Section]] = {
-        "network": NetworkConfig,
-        "method": MethodConfig,
-        "temperature": TemperatureConfig,
-        "training": TrainingConfig,
-        "tasks": TaskConfig,
-        "table": TableData,
-        "faces": FacesData,
-        "scans": ScansData,
-        "phantom": PhantomData,
-    }
-    for part in reversed(location[:-1]):
-        if part in sections:
-            return list(sections[part].model_fields)
-    return list(Config.model_fields) if len(location) == 1 else []
-
-
-def dump_config(config: Config) -> str:
-    """The complete config as TOML."""
-    import tomli_w
-
-    return tomli_w.dumps(_without_none(json.loads(config.model_dump_json())))
-
-
-def _without_none(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _without_none(value) for key, value in tree.items() if value is not None}
-    return [_without_none(item) for item in tree] if isinstance(tree, list) else tree
 
 
 def config_schema() -> dict[str, Any]:

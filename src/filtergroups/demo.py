@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from filtergroups.config import Config, make_config
+from filtergroups.config import Config
+from filtergroups.config_file import make_config
 from filtergroups.evaluation import evaluate
 from filtergroups.progress import Reporter, Silent
 from filtergroups.reporting import report as write_report

@@ -13,7 +13,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from filtergroups.config import Config, dump_config, load_config
+from filtergroups.config import Config
+from filtergroups.config_file import dump_config, load_config
 from filtergroups.writing import write_atomically
 
 

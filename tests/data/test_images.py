@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from filtergroups.config import FacesData, make_config
+from filtergroups.config import FacesData
+from filtergroups.config_file import make_config
 from filtergroups.data.decoding import decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.faces import load_faces, parse_name

@@ -8,7 +8,7 @@ import torch
 
 from filtergroups.calibration import calibrate
 from filtergroups.checkpoint import load_checkpoint
-from filtergroups.config import make_config
+from filtergroups.config_file import make_config
 from filtergroups.data.examples import DataError
 from filtergroups.data.load import load_data
 from filtergroups.data.phantom import write_phantom

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from filtergroups.config import dump_config, make_config
+from filtergroups.config_file import dump_config, make_config
 from filtergroups.data.phantom import write_phantom
 from filtergroups.progress import Silent
 from filtergroups.training import train

@@ -3,7 +3,8 @@
 import shlex
 from typing import Any
 
-from filtergroups.config import Config, FacesData, PhantomData, TableData, dump_config
+from filtergroups.config import Config, FacesData, PhantomData, TableData
+from filtergroups.config_file import dump_config
 from filtergroups.palette import task_colour
 from filtergroups.reporting.collect import Record
 from filtergroups.reporting.html import Html, joined, note, section, table, tag

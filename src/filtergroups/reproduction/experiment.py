@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filtergroups.config import Config, ConfigError, apply_override, make_config, merged, read_tree, resolved
+from filtergroups.config import Config, ConfigError
+from filtergroups.config_file import apply_override, make_config, merged, read_tree, resolved
 
 # In a clone the experiments lie at its root; an installed package brings them along.
 PLACES = (Path(__file__).parents[3] / "experiments", Path(__file__).parents[1] / "experiments")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filtergroups.config import PATHS, dump_config
+from filtergroups.config_file import PATHS, dump_config
 from filtergroups.reproduction.work import OUTCOME, outcome
 from filtergroups.run import Run, RunError
 from filtergroups.writing import write_atomically

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filtergroups.config import PATHS, RUNS, Config
+from filtergroups.config import Config
+from filtergroups.config_file import PATHS, RUNS
 from filtergroups.progress import Reporter, Silent
 from filtergroups.reproduction.datasets import locate
 from filtergroups.reproduction.experiment import SCALES, Experiment, Row, load_experiment, row_config
@@ -155,7 +156,7 @@ def prepare(experiment: Experiment, job: Job, scale: str, where: dict[str, Any],
 
 
 def _options(overrides: Sequence[str]) -> dict[str, Any]:
-    from filtergroups.config import apply_override
+    from filtergroups.config_file import apply_override
 
     tree: dict[str, Any] = {}
     for override in overrides:
