@@ -1,6 +1,7 @@
 """Small figures of an experiment: scores with their spread over seeds, and who shares what by layer."""
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from filtergroups.palette import SHARED, task_colour
 from filtergroups.reproduction.experiment import Column
 from filtergroups.writing import write_atomically
 
-MOST_PANELS = 6
+MOST_PANELS, PANELS_A_LINE = 6, 3
 STAGES = {"start": "at the start", "learned": "as learned (mean of p)", "mode": "kernels at their mode"}
 PLAIN_LOOK: Any = {
     "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 110,
@@ -45,9 +46,14 @@ def scores(summary: dict[str, Any]) -> Any:
     columns = [Column(**c) for c in summary["columns"]][:MOST_PANELS]
     rows = summary["rows"]
     with mpl.rc_context(PLAIN_LOOK):
-        figure = Figure(figsize=(2.2 + 2.4 * len(columns), 1.0 + 0.32 * len(rows)), layout="constrained")
-        panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-        for panel, column in zip(panels, columns, strict=True):
+        across = min(len(columns), PANELS_A_LINE)
+        down = math.ceil(len(columns) / across)
+        size = (2.2 + 2.4 * across, 0.4 + down * (0.6 + 0.32 * len(rows)))
+        figure = Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
+        for panel in panels[len(columns) :]:
+            panel.remove()
+        for panel, column in zip(panels, columns, strict=False):
             factor = 100 if column.percent else 1
             for place, row in enumerate(rows):
                 values = [factor * run["values"][column.key] for run in row["runs"] if column.key in run["values"]]
