@@ -105,7 +105,7 @@ def reproduce(
     except KeyboardInterrupt:
         raise StoppedAmongRuns(command, signal.SIGINT) from None
     if models is not None:
-        for kept in keep_models([job for job in planned if job.row.home == name], models / name):
+        for kept in keep_models([job for job in wanted if job.row.home == name], models / name):
             told.say(f"{kept}: kept")
     return summary
 
