@@ -149,9 +149,7 @@ def evaluate(
     samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
     by: Annotated[str | None, typer.Option(help="a column to report results by")] = None,
     checkpoint: Annotated[str, typer.Option(help="best, last or best-TASK")] = "best",
-    statistics: Annotated[
-        str, typer.Option(help="of norms: recalibrated, running or batch (the paper)")
-    ] = "recalibrated",
+    statistics: Annotated[str | None, typer.Option(help="of norms: batch (the paper), running or recalibrated")] = None,
 ) -> None:
     """Measure a trained network; the table is printed and kept in the run's results.json."""
     with one_line_errors():
@@ -160,7 +158,7 @@ def evaluate(
 
         if split not in ("train", "selection", "validation", "test"):
             raise ValueError(f"--split is train, selection, validation or test, found {split!r}")
-        if statistics not in ("batch", "running", "recalibrated"):
+        if statistics not in (None, "batch", "running", "recalibrated"):
             raise ValueError(f"--statistics is batch, running or recalibrated, found {statistics!r}")
         bar = progress_bar()
         try:

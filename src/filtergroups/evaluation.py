@@ -32,16 +32,17 @@ def evaluate(
     samples: int = 50,
     by: str | None = None,
     checkpoint: str = "best",
-    statistics: Norms = "recalibrated",
+    statistics: Norms | None = None,
     progress: Step | None = None,
 ) -> dict[str, Any]:
     """Metrics of a run on a part of its data, or of a folder of the same kind that it never saw.
 
-    samples: Monte Carlo passes; 0: the mode network. by: a column to report results by. statistics: of the norms,
-    recalibrated over the training data as in `predict`, or of the batch as in the paper. The result is also kept in the
-    run's results.json; its calibration is as predicted and, after `calibrate`, as corrected.
+    samples: Monte Carlo passes; 0: the mode network. by: a column to report results by. statistics: of the norms; None:
+    recalibrated over the training data, and those of the batch for sampled passes over images (each pass has features
+    of its own gates, which statistics of all gates fit badly). The result is also kept in the run's results.json; its
+    calibration is as predicted and, after `calibrate`, as corrected.
     """
-    if statistics not in NORMS:
+    if statistics not in (None, *NORMS):
         raise ValueError(f"statistics is one of {list(NORMS)}, found {statistics!r}; choose one")
     restored = open_run(run, checkpoint)
     config = moved(restored.config, data, split_file)
@@ -49,6 +50,7 @@ def evaluate(
     samples = restored.passes(samples)
     if split not in found.parts:
         raise DataError(f"expected examples in the part '{split}', found none; use --split or --split-file")
+    statistics = statistics or ("batch" if samples and split not in found.volumes else "recalibrated")
     notes = []
     if statistics == "recalibrated" and (warning := use_recalibrated(restored, samples, progress)):
         statistics = "running"

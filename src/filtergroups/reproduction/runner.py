@@ -139,7 +139,7 @@ def prepare(experiment: Experiment, job: Job, scale: str, where: dict[str, Any],
     owner = experiment if job.row.home == experiment.name else load_experiment(job.row.home)
     what = {
         "maker": owner.maker, "split": owner.split, "samples": owner.samples, "seed": job.seed,
-        "statistics": "batch" if scale == "paper" else "recalibrated",
+        "statistics": "batch" if scale == "paper" else None,
         "options": {**job.row.options, **_options(overrides)} if owner.maker != "training" else {},
     }  # fmt: skip
     if owner.maker == "training":
