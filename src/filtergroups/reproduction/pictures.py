@@ -2,6 +2,7 @@
 
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from filtergroups.reproduction.experiment import Column
 from filtergroups.writing import write_atomically
 
 MOST_PANELS, PANELS_A_LINE = 6, 3
+LABEL_WIDTH = 20  # characters of a row's name that fit beside its panels
 STAGES = {"start": "at the start", "learned": "as learned (mean of p)", "mode": "kernels at their mode"}
 PLAIN_LOOK: Any = {
     "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 110,
@@ -110,11 +112,13 @@ def shares(rows: Sequence[dict[str, Any]]) -> Any:
                     below += means[:, n]
                 panel.set_ylim(0, 1)
                 panel.set_xticks(list(layers))
-            line[0].set_ylabel(row["label"].split(",")[0], fontsize=7)
+            line[0].set_ylabel(textwrap.fill(row["label"], LABEL_WIDTH), fontsize=7)
         for panel, stage in zip(panels[0], STAGES.values(), strict=True):
             panel.set_title(stage, fontsize=8)
         for panel in panels[-1]:
             panel.set_xlabel("layer")
-        handles, labels = panels[0][1].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+        # Rows may have different groups; the one with the most names them all.
+        drawn = [line[0].get_legend_handles_labels() for line in panels]
+        handles, labels = max(drawn, key=lambda one: len(one[1]))
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4), frameon=False)
     return figure
