@@ -22,7 +22,7 @@ from filtergroups.groups.recording import record
 from filtergroups.groups.routing import TASKS_AND_SHARED, Family, family
 from filtergroups.groups.streams import Streams
 from filtergroups.networks.cross_stitch import CrossStitch, LayerStitch
-from filtergroups.tasks import Prediction, Task
+from filtergroups.tasks import Prediction, Task, precise
 
 Statistics = Literal["running", "batch"]
 
@@ -215,8 +215,7 @@ class GroupedNetwork(nn.Module):
                 for done, outputs in enumerate(self._all_samples(images, passes, samples, side_by_side), start=1):
                     for name, accumulator in accumulators.items():
                         accumulator.add(outputs[name])
-                    looks = precision is not None and done % CHECK_EVERY == 0
-                    if looks and max(one.error() for one in accumulators.values()) <= (precision or 0):
+                    if done % CHECK_EVERY == 0 and precise(accumulators, precision):
                         break
         return {name: accumulator.prediction() for name, accumulator in accumulators.items()}
 

@@ -4,6 +4,7 @@ Labels that are missing (NaN, a negative class, a mask of 0) drop out of the tas
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,11 @@ class ClassAccumulator(Accumulator):
 
     def error(self) -> float:
         return standard_error(self.squares, self.count)
+
+
+def precise(accumulators: Mapping[str, Accumulator], precision: float | None) -> bool:
+    """Is every standard error at most this, so that further passes are not needed? Never without a precision."""
+    return precision is not None and max(one.error() for one in accumulators.values()) <= precision
 
 
 def standard_error(squares: Tensor, count: int) -> float:

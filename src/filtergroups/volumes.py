@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from filtergroups.data.examples import Volume
 from filtergroups.network import GroupedNetwork, Statistics
-from filtergroups.tasks import ImageRegression, Prediction, Segmentation, Task
+from filtergroups.tasks import ImageRegression, Prediction, Segmentation, Task, precise
 
 OVERLAP = 0.25
 PASSES_AT_ONCE = 5  # passes whose volumes are held at once
@@ -69,7 +69,7 @@ def predict_volume(
                 for name, accumulator in accumulators.items():
                     for output in blended[name].chunk(passes.drawn, 1):
                         accumulator.add(output)
-                if precision is not None and max(a.error() for a in accumulators.values()) <= precision:
+                if precise(accumulators, precision):
                     break
     predictions = {name: accumulator.prediction() for name, accumulator in accumulators.items()}
     return {name: _as_volume(prediction, flat) for name, prediction in predictions.items()}

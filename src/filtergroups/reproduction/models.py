@@ -1,6 +1,5 @@
 """The best run of each row, small enough to share: weights and what they were made with, nothing of the data."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,10 +28,10 @@ def keep_models(jobs: Sequence["Job"], folder: Path) -> list[Path]:
 
 def selection_score(run: Path) -> float:
     """What the best epoch was chosen by: of the tasks' errors, each by that of one answer for everyone, the mean."""
-    from safetensors import safe_open
+    from filtergroups.checkpoint import load_checkpoint
 
-    with safe_open(run / "best.safetensors", framework="pt") as file:
-        return float(json.loads(file.metadata()["progress"])["best"]["combined"])
+    progress, _ = load_checkpoint(run / "best.safetensors")
+    return progress.best["combined"]
 
 
 def _copy(run: Path, folder: Path) -> Path:
