@@ -322,6 +322,7 @@ def reproduce(
     jobs: Annotated[int, typer.Option(min=1, help="runs at once, on a core each; 1: one run on all cores")] = 1,
     row: Annotated[list[str] | None, typer.Option(help="only this row; may be given again")] = None,
     models: Annotated[Path | None, typer.Option(help="copy each row's best run here, by the selection set")] = None,
+    go_on: Annotated[bool, typer.Option(help="runs that the results have with the same settings are done")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="for every row")] = None,
 ) -> None:
     """Run an experiment of the paper, every row and seed, and write a page with the numbers."""
@@ -333,7 +334,7 @@ def reproduce(
         try:
             summary = run_experiment(
                 name, seeds=seeds, scale=scale, data=data, runs=runs, results=results, overrides=set_ or (), jobs=jobs,
-                rows=row or (), models=models, report=bar,
+                rows=row or (), models=models, go_on=go_on, report=bar,
             )  # fmt: skip
         finally:
             bar.stop()

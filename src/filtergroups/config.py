@@ -220,6 +220,9 @@ class TrainingConfig(Section):
     finetune_epochs: Annotated[int, Field(ge=0)] = Field(
         0, description="the last epochs, with every kernel fixed in its most probable group"
     )
+    rewind: bool = Field(
+        False, description="at the start of finetune_epochs the weights and their schedule begin anew; the groups stay"
+    )
     validate_every: Annotated[int, Field(ge=0)] = Field(0, description="steps; 0: after each epoch")
     validate_examples: Annotated[int, Field(ge=0)] = Field(0, description="how many to validate on; 0: all")
     checkpoint_every: Positive = Field(200, description="steps between checkpoints")
@@ -233,6 +236,8 @@ class TrainingConfig(Section):
     def _phases_fit(self) -> "TrainingConfig":
         if self.finetune_epochs >= self.epochs:
             raise ValueError(f"finetune_epochs is below epochs ({self.epochs}), found {self.finetune_epochs}")
+        if self.rewind and not self.finetune_epochs:
+            raise ValueError("rewind begins anew where finetune_epochs begin, found none; set finetune_epochs")
         return self
 
 

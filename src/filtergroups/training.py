@@ -222,7 +222,8 @@ class Trainer:
         mine = len(batch.images) // world_size()
         images = batch.images[rank() * mine : (rank() + 1) * mine]
         loaded = time.perf_counter()
-        factor = learning_rate_at(step, self.steps, self.training)
+        began_at = self.fixed_from if self.progress.fixed and self.training.rewind else 0
+        factor = learning_rate_at(step - began_at, self.steps - began_at, self.training)
         for group in self.optimiser.param_groups:
             group["lr"] = self.training.learning_rate * group["factor"] * factor
         torch.manual_seed(seed_for(seed, step, f"dropout/{rank()}"))
@@ -360,6 +361,17 @@ class Trainer:
             assignment.fix()
         self.progress = replace(self.progress, fixed=True, best={})
         self._say("every kernel is now fixed in its most probable group")
+        if self.training.rewind:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Weights, norms and optimiser as they were at the first step: what noisy gates made of them is forgotten."""
+        first = build_network(self.config, self.data).state_dict()
+        groups = {name: value for name, value in self.network.state_dict().items() if name.endswith(".rho")}
+        self.network.load_state_dict({**first, **groups})
+        self.weights.load_state_dict(TaskWeights([task.name for task in self.data.tasks], self.training).state_dict())
+        self.optimiser.state.clear()
+        self._say("the weights begin anew, with the groups that were learned")
 
     def _snapshot(self, step: int) -> None:
         if not self.fabric.is_global_zero:

@@ -24,20 +24,17 @@ def made(tmp_path, values, published="Table 1(b)", seeds=3):
     """An experiment whose runs have these values: row -> one (age, gender) a seed."""
     rows = [Row(name, name, "made", method=name) for name in values]
     experiment = Experiment("made", "Made up", "For a test.", COLUMNS, rows, published=published)
-    jobs = []
+    found = {}
     for row in rows:
         for seed in range(seeds):
-            folder = tmp_path / f"{row.name}-{seed}"
-            jobs.append(Job(row, seed, folder, None))
             if seed < len(values[row.name]):
                 age, gender = values[row.name][seed]
-                folder.mkdir()
-                outcome = {
+                found[Job(row, seed, tmp_path / f"{row.name}-{seed}", None)] = {
                     "values": {"age.mae": age, "gender.accuracy": gender}, "seconds": 60.0 * (seed + 1),
                     "parameters": 1000, "plain": {"age.mae": 16.0},
                 }  # fmt: skip
-                (folder / "outcome.json").write_text(json.dumps(outcome))
-    return experiment, summarise(experiment, jobs, scale="cpu", command="do it", overrides=[], at_once=1)
+    how = {"scale": "cpu", "command": "do it", "overrides": [], "at_once": 1}
+    return experiment, summarise(experiment, found, of=seeds * len(rows), **how)
 
 
 VALUES = {

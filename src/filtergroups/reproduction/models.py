@@ -1,9 +1,9 @@
 """The best run of each row, small enough to share: weights and what they were made with, nothing of the data."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from filtergroups.config_file import PATHS, dump_config
 from filtergroups.reproduction.work import OUTCOME, outcome
@@ -16,13 +16,26 @@ if TYPE_CHECKING:
 KEPT = ("best.safetensors", "statistics-best.safetensors", "metrics.jsonl", OUTCOME)
 
 
-def keep_models(jobs: Sequence["Job"], folder: Path) -> list[Path]:
-    """Copy each row's best finished run to FOLDER/ROW; the selection set says which is best, never the test."""
+def keep_models(
+    jobs: Sequence["Job"], folder: Path, elsewhere: Mapping["Job", dict[str, Any]] | None = None
+) -> list[Path]:
+    """Copy each row's best finished run to FOLDER/ROW; the selection set says which is best, never the test.
+
+    elsewhere: outcomes of runs whose folders are not here; where one of them is the best, the row's model stays.
+    """
     kept = []
     for row in dict.fromkeys(job.row for job in jobs):
         done = [job.folder for job in jobs if job.row is row and outcome(job.folder) is not None]
-        if done:
-            kept.append(_copy(min(done, key=selection_score), folder / row.name))
+        theirs = [
+            of["selection"]
+            for job, of in (elsewhere or {}).items()
+            if job.row is row and of.get("selection") is not None
+        ]
+        if not done:
+            continue
+        best = min(done, key=selection_score)
+        if not theirs or selection_score(best) < min(theirs):
+            kept.append(_copy(best, folder / row.name))
     return kept
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from filtergroups.config import Config
-from filtergroups.config_file import PATHS, RUNS
 from filtergroups.progress import Reporter, Silent
 from filtergroups.reproduction.datasets import locate
 from filtergroups.reproduction.experiment import SCALES, Experiment, Row, load_experiment, row_config
+from filtergroups.reproduction.records import Settings, recorded, settings, without_places
 from filtergroups.reproduction.work import JOB, outcome, perform
 from filtergroups.run import Run, RunError
 from filtergroups.signals import Stopped
@@ -59,6 +59,7 @@ def reproduce(
     jobs: int = 1,
     rows: Sequence[str] = (),
     models: Path | None = None,
+    go_on: bool = False,
     report: Reporter | None = None,
 ) -> dict[str, Any]:
     """Make every run of an experiment and write RESULTS/NAME.json and NAME.md; the summary is returned.
@@ -66,7 +67,8 @@ def reproduce(
     seeds: runs of each row. scale: `cpu` or the `paper`'s own size. data: the data set's folder or one that holds it.
     overrides: 'section.key=value' for every row; the page then says so. jobs: runs at once, a process and a core each.
     rows: only these (and what they start from) are run; the page has all that are done. models: each row's best run of
-    those that are done is copied to MODELS/NAME/ROW, without anything of the data.
+    those that are done is copied to MODELS/NAME/ROW, without anything of the data. go_on: runs that a results file has
+    with the same settings count as done, wherever they were made.
     """
     from filtergroups.reproduction.models import keep_models
     from filtergroups.reproduction.page import write_page
@@ -78,20 +80,30 @@ def reproduce(
         raise ValueError(f"--seeds and --jobs are 1 or more, found {seeds} and {jobs}")
     told = report or Silent()
     experiment = load_experiment(name)
-    command = _command(name, seeds, scale, data, runs, results, overrides, jobs, rows, models)
+    command = _command(name, seeds, scale, data, runs, results, overrides, jobs, rows, models, go_on)
     where = locate(experiment.data, data, told.say) if experiment.data else _generated(runs, scale)
     planned = plan(experiment, seeds, scale, runs)
     wanted = _wanted(experiment, planned, rows)
+    made_from = descriptions(experiment, planned, scale, where, overrides)
     for job in planned:
-        if job in wanted or job.folder.exists():
-            prepare(experiment, job, scale, where, overrides)
+        if job.folder.exists():
+            prepare(job, *made_from[job])
+    expected = all_settings(made_from)
+    files = [results / f"{_at_scale(home, scale)}.json" for home in {name, *(row.home for row in experiment.rows)}]
+    elsewhere = recorded(files, expected) if go_on else {}
 
     def publish() -> dict[str, Any]:
-        summary = summarise(experiment, planned, scale=scale, command=command, overrides=list(overrides), at_once=jobs)
+        done = {job: of for job in planned if (of := outcome(job.folder) or elsewhere.get(job)) is not None}
+        summary = summarise(
+            experiment, {job: {**of, "settings": expected[job]} for job, of in done.items()}, of=len(planned),
+            scale=scale, command=command, overrides=list(overrides), at_once=jobs,
+        )  # fmt: skip
         write_page(experiment, summary, results)
         return summary
 
-    todo = [job for job in wanted if outcome(job.folder) is None]
+    todo = _todo(wanted, set(elsewhere))
+    for job in todo:
+        prepare(job, *made_from[job])
     told.say(f"{name}: {len(wanted) - len(todo)} of {len(wanted)} runs are done")
     summary = publish()
     try:
@@ -105,7 +117,7 @@ def reproduce(
     except KeyboardInterrupt:
         raise StoppedAmongRuns(command, signal.SIGINT) from None
     if models is not None:
-        for kept in keep_models([job for job in wanted if job.row.home == name], models / name):
+        for kept in keep_models([job for job in wanted if job.row.home == name], models / name, elsewhere):
             told.say(f"{kept}: kept")
     return summary
 
@@ -114,7 +126,7 @@ def plan(experiment: Experiment, seeds: int, scale: str, runs: Path) -> list[Job
     """Every run, a seed after the other, so that a part of them is a table with fewer seeds."""
 
     def folder(row: Row, seed: int) -> Path:
-        return runs / (row.home if scale == "cpu" else f"{row.home}-{scale}") / f"{row.name}-seed{seed}"
+        return runs / _at_scale(row.home, scale) / f"{row.name}-seed{seed}"
 
     jobs = []
     for seed in range(seeds):
@@ -134,16 +146,50 @@ def _wanted(experiment: Experiment, jobs: list[Job], rows: Sequence[str]) -> lis
     return [job for job in jobs if job.row.name in names]
 
 
-def prepare(experiment: Experiment, job: Job, scale: str, where: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Write what a run is made from; a folder that was made from something else is refused."""
+def _at_scale(name: str, scale: str) -> str:
+    return name if scale == "cpu" else f"{name}-{scale}"
+
+
+def _todo(wanted: list[Job], elsewhere: set[Job]) -> list[Job]:
+    """The runs that are to be made: also one that was made elsewhere, where another starts from its folder."""
+    missing = [job for job in wanted if outcome(job.folder) is None]
+    started_from = {job.after for job in missing if job not in elsewhere}
+    return [job for job in missing if job not in elsewhere or job.folder in started_from]
+
+
+def descriptions(
+    experiment: Experiment, jobs: Sequence[Job], scale: str, where: dict[str, Any], overrides: Sequence[str]
+) -> dict[Job, tuple[dict[str, Any], Config | None]]:
+    """What each run is made from: how it is made and measured, and, for a training, its config."""
+    return {job: describe(experiment, job, scale, where, overrides) for job in jobs}
+
+
+def describe(
+    experiment: Experiment, job: Job, scale: str, where: dict[str, Any], overrides: Sequence[str]
+) -> tuple[dict[str, Any], Config | None]:
     owner = experiment if job.row.home == experiment.name else load_experiment(job.row.home)
     what = {
         "maker": owner.maker, "split": owner.split, "samples": owner.samples, "seed": job.seed,
         "statistics": "batch" if scale == "paper" else None,
         "options": {**job.row.options, **_options(overrides)} if owner.maker != "training" else {},
     }  # fmt: skip
-    if owner.maker == "training":
-        config = row_config(job.row, job.seed, scale=scale, data=where, taken=job.after, overrides=overrides)
+    if owner.maker != "training":
+        return what, None
+    return what, row_config(job.row, job.seed, scale=scale, data=where, taken=job.after, overrides=overrides)
+
+
+def all_settings(made_from: dict[Job, tuple[dict[str, Any], Config | None]]) -> dict[Job, Settings]:
+    """The settings of each run, with those of the run that it starts from."""
+    by_folder = {job.folder: of for job, of in made_from.items()}
+    return {
+        job: settings(*of, None if job.after is None else settings(*by_folder[job.after]))
+        for job, of in made_from.items()
+    }
+
+
+def prepare(job: Job, what: dict[str, Any], config: Config | None) -> None:
+    """Write what a run is made from; a folder that was made from something else is refused."""
+    if config is not None:
         if (job.folder / "config.toml").exists():
             _check_same(Run.open(job.folder).config(), config, job.folder)
         else:
@@ -166,14 +212,9 @@ def _options(overrides: Sequence[str]) -> dict[str, Any]:
 
 def _check_same(found: Config, expected: Config, folder: Path) -> None:
     """Where data lie may change; nothing else may."""
-    one, two = (json.loads(config.model_dump_json()) for config in (found, expected))
-    for tree in (one, two):
-        for key in PATHS:
-            tree["data"].pop(key, None)
-        for key in RUNS:
-            tree["method"].pop(key, None)
+    one, two = without_places(found), without_places(expected)
     for section in two:
-        here, there = one.get(section), two[section]
+        here, there = one[section], two[section]
         if here != there:
             keys = (
                 [f"{section}.{k}" for k in there if here.get(k) != there[k]] if isinstance(there, dict) else [section]
@@ -275,6 +316,7 @@ def _command(
     jobs: int,
     rows: Sequence[str],
     models: Path | None,
+    go_on: bool,
 ) -> str:
     """What a user types to get here again."""
     words = ["filtergroups", "reproduce", name, "--seeds", str(seeds)]
@@ -284,6 +326,7 @@ def _command(
     ]  # fmt: skip
     for option, value, default in options:
         words += [option, str(value)] if value != default else []
+    words += ["--go-on"] if go_on else []
     for option, several in (("--row", rows), ("--set", overrides)):
         for value in several:
             words += [option, value]

@@ -3,13 +3,12 @@
 import math
 import statistics
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from filtergroups.reproduction.analyses import ANALYSES
 from filtergroups.reproduction.experiment import Experiment, Row, experiments_folder
 from filtergroups.reproduction.origin import commit, machine, today
-from filtergroups.reproduction.work import outcome
 
 if TYPE_CHECKING:
     from filtergroups.reproduction.runner import Job
@@ -17,17 +16,26 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 KEPT = (
     "step", "samples", "examples", "seconds", "threads", "parameters", "multiplications", "plain_multiplications",
-    "proportions", "commit", "date",
+    "proportions", "commit", "date", "plain", "selection", "settings",
 )  # fmt: skip
 
 
 def summarise(
-    experiment: Experiment, jobs: Sequence["Job"], *, scale: str, command: str, overrides: list[str], at_once: int
+    experiment: Experiment,
+    found: Mapping["Job", dict[str, Any]],
+    *,
+    of: int,
+    scale: str,
+    command: str,
+    overrides: list[str],
+    at_once: int,
 ) -> dict[str, Any]:
-    """Everything that the page says, as JSON values; no number on a page comes from elsewhere."""
+    """Everything that the page says, as JSON values; no number on a page comes from elsewhere.
+
+    found: the outcomes of the runs that are done; of: how many runs there are to be.
+    """
     keys = [column.key for column in experiment.columns]
-    found = {job: of for job in jobs if (of := outcome(job.folder)) is not None}
-    rows = [_row(experiment, row, {job.seed: of for job, of in found.items() if job.row is row}, keys)
+    rows = [_row(experiment, row, {job.seed: outcome for job, outcome in found.items() if job.row is row}, keys)
             for row in experiment.rows]  # fmt: skip
     reference = next((row for row in rows if row["name"] == experiment.reference), None)
     for row in rows:
@@ -35,14 +43,15 @@ def summarise(
     return {
         "experiment": experiment.name, "title": experiment.title, "about": experiment.about, "scale": scale,
         "data": experiment.data or "generated", "split": experiment.split, "reference": experiment.reference,
-        "finished": len(found), "of": len(jobs),
+        "finished": len(found), "of": of,
         "columns": [vars(column) for column in experiment.columns], "rows": rows,
         "plain": _plain(list(found.values()), keys),
         "analysis": ANALYSES[experiment.analysis](rows) if experiment.analysis else None,
         "published": experiment.published, "notes": list(experiment.notes),
         "made": {
             "command": command, "overrides": overrides, "at_once": at_once, "commit": commit(), "date": today(),
-            "machine": machine(), "run_commits": sorted({of["commit"] for of in found.values() if of.get("commit")}),
+            "machine": machine(),
+            "run_commits": sorted({done["commit"] for done in found.values() if done.get("commit")}),
         },
     }  # fmt: skip
 

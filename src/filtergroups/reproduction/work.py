@@ -90,6 +90,7 @@ def _measured(folder: Path, job: dict[str, Any], report: Reporter) -> dict[str, 
         "statistics": result["statistics"],
         "examples": result["examples"],
         "step": restored.progress.step,
+        "selection": restored.progress.best.get("combined"),  # what the epoch was chosen by
         "values": flat(result["tasks"]),
         "plain": flat(result["plain"]),
         "parameters": sum(parameter.numel() for parameter in network.parameters()),

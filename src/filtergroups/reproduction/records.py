@@ -1,0 +1,57 @@
+"""Runs that a results file has already: made before or elsewhere, they count where their settings are the same."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filtergroups.config import Config, ConfigError
+from filtergroups.config_file import PATHS, RUNS, make_config, merged
+
+if TYPE_CHECKING:
+    from filtergroups.reproduction.runner import Job
+
+Settings = dict[str, Any]
+
+
+def settings(work: dict[str, Any], config: Config | None, after: Settings | None = None) -> Settings:
+    """All that a run is made from, wherever its data lie; after: the settings of the run that it starts from."""
+    return {"work": work, "config": None if config is None else without_places(config), "after": after}
+
+
+def without_places(config: Config) -> dict[str, Any]:
+    """A config as JSON values, without the paths of data and of other runs."""
+    tree: dict[str, Any] = json.loads(config.model_dump_json())
+    for section, keys in (("data", PATHS), ("method", RUNS)):
+        tree[section] = {key: value for key, value in tree[section].items() if key not in keys}
+    return tree
+
+
+def recorded(files: Iterable[Path], wanted: Mapping["Job", Settings]) -> dict["Job", dict[str, Any]]:
+    """The outcomes in results files of those jobs whose settings are the recorded run's."""
+    known: dict[tuple[str, int], dict[str, Any]] = {}
+    for file in files:
+        if file.is_file():
+            for row in json.loads(file.read_text(encoding="utf-8"))["rows"]:
+                known |= {(row["folder"], run["seed"]): run for run in row["runs"] if run.get("settings")}
+    found = {}
+    for job, expected in wanted.items():
+        run = known.get((f"{job.row.home}/{job.row.name}", job.seed))
+        if run is not None and same(run["settings"], expected):
+            found[job] = run
+    return found
+
+
+def same(found: Settings, expected: Settings) -> bool:
+    """Are these one run's settings? A key that came later counts with the value that it has when nobody sets it."""
+    if (found["after"] is None) != (expected["after"] is None) or found["work"] != expected["work"]:
+        return False
+    if expected["after"] is not None and not same(found["after"], expected["after"]):
+        return False
+    if found["config"] is None or expected["config"] is None:
+        return bool(found["config"] == expected["config"])
+    try:
+        config = make_config(merged(found["config"], {"data": {"root": "."}}))  # a config names a place
+        return bool(without_places(config) == expected["config"])
+    except ConfigError:
+        return False

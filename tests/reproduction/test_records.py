@@ -1,0 +1,90 @@
+"""Runs of a results file count as done where their settings are the same."""
+
+import json
+import shutil
+
+import pytest
+
+import filtergroups as fg
+from filtergroups.reproduction import runner
+from filtergroups.reproduction.work import outcome
+from tests.reproduction.conftest import FACES
+
+
+def small(toys, folder, name="faces-small", **options):
+    given = {"seeds": 1, "data": toys, "runs": folder / "runs", "results": folder / "results", "overrides": FACES}
+    return fg.reproduce(name, **{"rows": ["one_task"], **given, **options})
+
+
+@pytest.fixture(scope="module")
+def made(toys, tmp_path_factory):
+    """One finished row whose run folders are gone: only the results are left."""
+    folder = tmp_path_factory.mktemp("made")
+    small(toys, folder)
+    shutil.rmtree(folder / "runs")
+    return folder
+
+
+@pytest.fixture
+def left(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "left")
+
+
+def runs_of(summary, name):
+    return next(row["runs"] for row in summary["rows"] if row["name"] == name)
+
+
+def test_a_recorded_run_is_not_made_again(toys, left, monkeypatch):
+    before = json.loads((left / "results" / "faces-small.json").read_text())
+    monkeypatch.setattr(runner, "perform", lambda *args: pytest.fail("a recorded run was made again"))
+    after = small(toys, left, go_on=True)
+    assert runs_of(after, "one_task") == runs_of(before, "one_task")
+    assert after["plain"] == before["plain"]
+    assert not (left / "runs").exists()
+    assert "--go-on" in after["made"]["command"]
+
+
+def test_without_being_asked_every_run_is_made_here(toys, left):
+    small(toys, left)
+    assert outcome(left / "runs" / "faces-small" / "one_task-seed0") is not None
+
+
+def test_a_record_of_other_settings_does_not_count(toys, left):
+    small(toys, left, go_on=True, overrides=(*FACES, "training.learning_rate=0.002"))
+    assert outcome(left / "runs" / "faces-small" / "one_task-seed0") is not None
+
+
+def test_a_record_from_before_a_key_was_there_counts_with_its_default(toys, left):
+    path = left / "results" / "faces-small.json"
+    tree = json.loads(path.read_text())
+    recorded = runs_of(tree, "one_task")[0]["settings"]["config"]["training"]
+    assert recorded.pop("rewind") is False
+    path.write_text(json.dumps(tree))
+    small(toys, left, go_on=True)
+    assert not (left / "runs").exists()
+
+
+def test_new_rows_stand_beside_recorded_ones(toys, left):
+    summary = small(toys, left, go_on=True, rows=["hard_sharing"])
+    assert len(runs_of(summary, "one_task")) == len(runs_of(summary, "hard_sharing")) == 1
+    assert not (left / "runs" / "faces-small" / "one_task-seed0").exists()
+
+
+def test_a_run_that_others_start_from_is_made_even_where_it_is_recorded(toys, tmp_path):
+    small(toys, tmp_path, "what-matters", rows=["sfg"])
+    shutil.rmtree(tmp_path / "runs")
+    small(toys, tmp_path, "what-matters", rows=["frozen_mask"], go_on=True)
+    assert outcome(tmp_path / "runs" / "faces-small" / "sfg-seed0") is not None
+    shutil.rmtree(tmp_path / "runs")
+    small(toys, tmp_path, "what-matters", rows=["frozen_mask"], go_on=True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_stays_where_a_recorded_run_is_better(toys, left, tmp_path):
+    path = left / "results" / "faces-small.json"
+    tree = json.loads(path.read_text())
+    runs_of(tree, "one_task")[0]["selection"] = 0.0
+    path.write_text(json.dumps(tree))
+    small(toys, left, seeds=2, go_on=True, models=tmp_path / "models")
+    assert outcome(left / "runs" / "faces-small" / "one_task-seed1") is not None
+    assert not (tmp_path / "models").exists()
