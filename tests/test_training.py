@@ -15,10 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import filtergroups as fg
+from filtergroups.build import build_network
 from filtergroups.checkpoint import load_checkpoint
 from filtergroups.config import ConfigError
 from filtergroups.config_file import dump_config, make_config
 from filtergroups.data.examples import DataError
+from filtergroups.data.load import load_data
 from filtergroups.evaluation import evaluate
 from filtergroups.inference import predict
 from filtergroups.progress import Silent
@@ -27,7 +29,7 @@ from filtergroups.run import Run, RunError
 from filtergroups.schedule import learning_rate_at, noise_at, temperature_at
 from filtergroups.signals import Stopped
 from filtergroups.statistics import statistics_for
-from filtergroups.training import Diverged, resume, train
+from filtergroups.training import Diverged, Trainer, resume, train
 from tests.data.pictures import face_folder, picture_table, table_tree
 
 CLI = [sys.executable, "-m", "filtergroups.cli"]
@@ -141,6 +143,67 @@ def test_a_run_with_a_cost_is_resumed_bit_for_bit(folder, tmp_path):
     resume(tmp_path / "cut")
     assert_same_weights(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
     assert Run(tmp_path / "whole").metrics() == Run(tmp_path / "cut").metrics()
+
+
+def rewinding(folder, **training):
+    how = {"epochs": 10, "finetune_epochs": 6, "rewind": True, "schedule": "cosine", "probability_factor": 100}
+    return config_for(folder, **{**how, **training})
+
+
+def test_rewound_weights_are_those_of_the_first_step_and_the_groups_stay(folder, tmp_path, monkeypatch):
+    states, rates = [], []
+    begin_anew, step = Trainer._begin_anew, Trainer._step
+
+    def seen(trainer):
+        states.append({name: value.clone() for name, value in trainer.network.state_dict().items()})
+        begin_anew(trainer)
+        states.append({name: value.clone() for name, value in trainer.network.state_dict().items()})
+        assert not trainer.optimiser.state
+
+    def rated(trainer, number):
+        step(trainer, number)
+        rates.append(trainer.optimiser.param_groups[0]["lr"])
+
+    monkeypatch.setattr(Trainer, "_begin_anew", seen)
+    monkeypatch.setattr(Trainer, "_step", rated)
+    config = rewinding(folder)
+    train(config, tmp_path / "run")
+    before, after = states
+    first = build_network(config, load_data(config, parts=("train",))).state_dict()
+    for name in first:
+        assert torch.equal(after[name], (before if name.endswith(".rho") else first)[name]), name
+    assert any(not torch.equal(before[name], first[name]) for name in first if not name.endswith(".rho"))
+    fixed_from = len(rates) * 4 // 10
+    assert rates[fixed_from] == rates[0] > rates[fixed_from - 1]
+    assert rates[-1] < 0.01 * rates[0]
+
+
+class StopsIn(Silent):
+    """Interrupts the training at the first report from a step on."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def step(self, step, text):
+        if step >= self.first:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_rewound_run_is_resumed_bit_for_bit(folder, tmp_path):
+    config = rewinding(folder)
+    train(config, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "cut", report=StopsIn(21))
+    progress, _ = load_checkpoint(Run(tmp_path / "cut").checkpoint("last"))
+    assert progress.fixed
+    resume(tmp_path / "cut")
+    assert_same_weights(weights_of(tmp_path / "whole"), weights_of(tmp_path / "cut"))
+    assert Run(tmp_path / "whole").metrics() == Run(tmp_path / "cut").metrics()
+
+
+def test_a_rewind_needs_a_last_phase(folder):
+    with pytest.raises(ConfigError, match="rewind begins anew where finetune_epochs begin, found none"):
+        rewinding(folder, finetune_epochs=0)
 
 
 def test_half_precision_trains(folder, tmp_path):
