@@ -330,6 +330,8 @@ class Trainer:
             samples=VALIDATION_SAMPLES if self.network.is_random else 0,
             seed=seed_for(self.config.seed, done, "validation"),
             temperature=temperature_at(done, self.fixed_from, self.config.temperature),
+            # A batch of patches says little of a volume's statistics, by which volumes are predicted.
+            statistics="running" if self.config.chosen_by in self.data.volumes else "batch",
             most=self.training.validate_examples, device=self.fabric.device,
         )  # fmt: skip
         left = criteria(self.data.tasks, results, self.plain)

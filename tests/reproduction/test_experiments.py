@@ -63,7 +63,7 @@ def test_all_methods_of_a_table_have_the_same_recipe(name):
             assert tree["training"]["finetune_epochs"] == 0  # it has no mode
         # What means something where gates are sampled only.
         tree.pop("temperature")
-        for key in ("finetune_epochs", "probability_factor"):
+        for key in ("finetune_epochs", "probability_factor", "rewind"):
             tree["training"].pop(key)
         recipes.append(tree)
     assert all(recipe == recipes[0] for recipe in recipes)
