@@ -83,6 +83,8 @@ def load_experiment(name: str) -> Experiment:
     tree = tomllib.loads(path.read_text(encoding="utf-8"))
     columns = [Column(**entry) for entry in tree.pop("column")]
     rows = [_row(entry, name, path.parent) for entry in tree.pop("row")]
+    if isinstance(tree.get("paper"), str):
+        tree["paper"] = load_experiment(tree["paper"]).paper
     return Experiment(name=name, columns=columns, rows=rows, notes=tuple(tree.pop("notes", ())), **tree)
 
 
