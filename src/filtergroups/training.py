@@ -1,6 +1,5 @@
 """The training loop, top to bottom."""
 
-import io
 import math
 import os
 import shutil
@@ -10,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from filtergroups.build import build_network
@@ -27,7 +25,8 @@ from filtergroups.data.examples import DataError, Examples
 from filtergroups.data.load import load_data
 from filtergroups.groups.objective import Terms, objective
 from filtergroups.groups.processes import batch_of_all, rank, world_size
-from filtergroups.measuring import Results, criteria, measure, measure_plain, plain_answers
+from filtergroups.journal import Journal
+from filtergroups.measuring import criteria, measure, measure_plain, plain_answers
 from filtergroups.progress import Reporter, Silent
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import generator_for, learning_rate_at, noise_at, seed_for, temperature_at
@@ -35,7 +34,6 @@ from filtergroups.signals import Stopped, stop_signals
 from filtergroups.starting import hold, kept_statistics, seen_alike, take_over
 from filtergroups.statistics import load_statistics, recalibrated, save_statistics
 from filtergroups.weighting import TaskWeights
-from filtergroups.writing import write_atomically
 
 LOG_EVERY = 20
 VALIDATION_SAMPLES = 4  # sampled passes of a validation; evaluation takes 50
@@ -102,6 +100,7 @@ class Trainer:
     def __init__(self, run: Run, config: Config, fabric: Any, report: Reporter) -> None:
         self.run, self.config, self.fabric, self.report = run, config, fabric, report
         self.training = config.training
+        self.journal = Journal(run, report, fabric.is_global_zero)
         loaded = load_data(config, parts=("train", config.chosen_by), progress=report.preparing)
         self.data = seen_alike(loaded, config.method)
         self.part = self._training_part()
@@ -168,9 +167,8 @@ class Trainer:
             )  # fmt: skip
         if start == 0:
             self._describe()
-            self._snapshot(0)
-        self.report.start(self.steps, start)
-        self.writer = self._tensorboard(start)
+            self.journal.snapshot(self.network, 0)
+        self.journal.open(self.steps, start)
         self.waited, self.busy = 0.0, 0.0
         with stop_signals() as asked:
             for step in range(start, self.steps):
@@ -186,7 +184,7 @@ class Trainer:
     def _describe(self) -> None:
         sizes = {name: len(part) for name, part in self.data.parts.items()}
         parameters = sum(parameter.numel() for parameter in self.network.parameters())
-        self._say(
+        self.journal.say(
             f"{self.config.method.name} on {self.config.network.name}: {parameters:,} parameters, "
             f"{', '.join(f'{count} {name}' for name, count in sizes.items())} examples, {self.steps} steps"
         )
@@ -194,19 +192,7 @@ class Trainer:
             for line in self.network.cost_model(self.part.batch([0]).images.shape[1:]).described(
                 self.training.cost_target
             ):
-                self._say(line)
-
-    def _say(self, text: str) -> None:
-        if self.fabric.is_global_zero:
-            self.run.log(text)
-            self.report.say(text)
-
-    def _tensorboard(self, start: int) -> Any:
-        if not self.fabric.is_global_zero:
-            return None
-        from torch.utils.tensorboard import SummaryWriter
-
-        return SummaryWriter(str(self.run.path / "tensorboard"), purge_step=start)
+                self.journal.say(line)
 
     def _indices(self, step: int) -> list[int]:
         epoch, place = divmod(step, self.steps_per_epoch)
@@ -277,19 +263,7 @@ class Trainer:
             "learning_rate": self.training.learning_rate * factor, "shared": self._shares(),
             **self._costs(terms, image_shape),
         }  # fmt: skip
-        if self.fabric.is_global_zero:
-            self.run.record(entry)
-            for name, loss in losses.items():
-                self.writer.add_scalar(f"loss/{name}", loss, step)
-            self.writer.add_scalar("loss/weights", entry["weights"], step)
-            self.writer.add_scalar("loss/entropy", entry["entropy"], step)
-            self.writer.add_scalar("temperature", temperature, step)
-            for name, tag in (("cost", "loss/cost"), ("expected_cost", "cost/expected"), ("mode_cost", "cost/mode")):
-                if name in entry:
-                    self.writer.add_scalar(tag, entry[name], step)
-        shares = " ".join(f"{share:.2f}"[1:] if share < 1 else "1" for share in entry["shared"].values())
-        text = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
-        self.report.step(step, f"epoch {entry['epoch'] + 1}  {text}  τ {temperature:.2f}  shared {shares}")
+        self.journal.training(entry)
 
     def _costs(self, terms: Terms, image_shape: Sequence[int]) -> dict[str, float]:
         """The cost's term, and multiplications as shares of the plain network's: the mean over p, and the mode's."""
@@ -317,7 +291,7 @@ class Trainer:
         if (done % every == 0 if every else epoch_ends) or done == self.steps:
             self._validate(done)
         if epoch_ends:
-            self._snapshot(done)
+            self.journal.snapshot(self.network, done)
         self.progress = replace(self.progress, step=done)
         if done % self.training.checkpoint_every == 0 or done == self.steps:
             self._save()
@@ -335,13 +309,7 @@ class Trainer:
             most=self.training.validate_examples, device=self.fabric.device,
         )  # fmt: skip
         left = criteria(self.data.tasks, results, self.plain)
-        if self.fabric.is_global_zero:
-            self.run.record({"step": done, "kind": "validation", "results": results, "criteria": left})
-            for task, metrics in results.items():
-                for name, value in metrics.items():
-                    if isinstance(value, float):
-                        self.writer.add_scalar(f"validation/{task}_{name}", value, done)
-        self._say(f"step {done}: {self.config.chosen_by} {described(results)}")
+        self.journal.validation(done, self.config.chosen_by, results, left)
         self._keep_best(done, left)
 
     def _keep_best(self, done: int, left: dict[str, float]) -> None:
@@ -362,7 +330,7 @@ class Trainer:
         for assignment in self.network.assignments():
             assignment.fix()
         self.progress = replace(self.progress, fixed=True, best={})
-        self._say("every kernel is now fixed in its most probable group")
+        self.journal.say("every kernel is now fixed in its most probable group")
         if self.training.rewind:
             self._begin_anew()
 
@@ -373,18 +341,7 @@ class Trainer:
         self.network.load_state_dict({**first, **groups})
         self.weights.load_state_dict(TaskWeights([task.name for task in self.data.tasks], self.training).state_dict())
         self.optimiser.state.clear()
-        self._say("the weights begin anew, with the groups that were learned")
-
-    def _snapshot(self, step: int) -> None:
-        if not self.fabric.is_global_zero:
-            return
-        layers = {
-            layer.name: layer.assignment.probabilities().detach().cpu().numpy().astype(np.float16)
-            for layer in self.network.grouped_layers()
-        }
-        content = io.BytesIO()
-        np.savez_compressed(content, **layers)  # type: ignore[arg-type]  # layers are named freely
-        write_atomically(self.run.path / "assignments" / f"step_{step:08d}.npz", content.getvalue())
+        self.journal.say("the weights begin anew, with the groups that were learned")
 
     def _save(self) -> None:
         if self.fabric.is_global_zero:
@@ -397,11 +354,11 @@ class Trainer:
             shutil.copyfile(self.run.checkpoint("last"), self.run.checkpoint("best"))
         if self.fabric.is_global_zero:
             self._recalibrate("best")
-        if self.writer is not None:
-            self.writer.close()
-        self.report.step(self.steps, "done")
+        self.journal.close(self.steps)
         if self.busy:
-            self._say(f"done: {self.busy:.0f} s of training, {self.waited / self.busy:.1%} of it waiting for data")
+            self.journal.say(
+                f"done: {self.busy:.0f} s of training, {self.waited / self.busy:.1%} of it waiting for data"
+            )
 
     def _recalibrate(self, checkpoint: str) -> None:
         """Norm statistics of the network that will be used, over the training data; made once a checkpoint."""
@@ -417,13 +374,6 @@ class Trainer:
             seed=self.config.seed, progress=self.report.preparing,
         )  # fmt: skip
         save_statistics(path, kept_statistics(sets, network, self.config.method), progress.step)
-        self._say(f"norm statistics of '{checkpoint}' (step {progress.step}) recalibrated over the training data")
-
-
-def described(results: Results) -> str:
-    return ", ".join(
-        f"{task} {name} {value:.4g}"
-        for task, metrics in results.items()
-        for name, value in metrics.items()
-        if isinstance(value, float)
-    )
+        self.journal.say(
+            f"norm statistics of '{checkpoint}' (step {progress.step}) recalibrated over the training data"
+        )
