@@ -57,9 +57,8 @@ class Journal:
         if self.writes:
             self.run.record({"step": step, "kind": "validation", "results": results, "criteria": criteria})
             self._draw(step, {f"validation/{task}_{name}": value for task, name, value in single(results)})
-        self.say(
-            f"step {step}: {part} {', '.join(f'{task} {name} {value:.4g}' for task, name, value in single(results))}"
-        )
+        shown = ", ".join(f"{task} {name} {value:.4g}" for task, name, value in single(results))
+        self.say(f"step {step}: {part} {shown}")
 
     def snapshot(self, network: GroupedNetwork, step: int) -> None:
         """Keep p of every layer."""
