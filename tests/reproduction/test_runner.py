@@ -81,7 +81,7 @@ def test_runs_side_by_side_give_what_one_by_one_gives(toys, tmp_path):
     assert [[run["values"] for run in row["runs"]] for row in one["rows"]] == [
         [run["values"] for run in row["runs"]] for row in two["rows"]
     ]
-    assert two["made"]["at_once"] == 2
+    assert two["made"]["threads"] == [1]
 
 
 def test_a_run_that_fails_beside_others_is_named(toys, tmp_path):

@@ -33,7 +33,7 @@ def made(tmp_path, values, published="Table 1(b)", seeds=3):
                     "values": {"age.mae": age, "gender.accuracy": gender}, "seconds": 60.0 * (seed + 1),
                     "parameters": 1000, "plain": {"age.mae": 16.0},
                 }  # fmt: skip
-    how = {"scale": "cpu", "command": "do it", "overrides": [], "at_once": 1}
+    how = {"scale": "cpu", "command": "do it", "overrides": []}
     return experiment, summarise(experiment, found, of=seeds * len(rows), **how)
 
 

@@ -220,7 +220,9 @@ def origin_lines(summary: dict[str, Any]) -> Iterator[str]:
     yield f"`{made['command']}`"
     yield ""
     where = f"{machine['processor']}, {machine['cores']} cores" + (f", {machine['gpu']}" if machine["gpu"] else "")
-    yield f"{made['date']}; {where}; Python {machine['python']}, PyTorch {machine['torch']}; {made['at_once']} at once."
+    yield f"{made['date']}; {where}; Python {machine['python']}, PyTorch {machine['torch']}."
+    if made["threads"]:
+        yield f"Threads of a run: {' or '.join(map(str, made['threads']))}; others may have run beside it."
     if made["run_commits"]:
         yield f"Runs of commit {', '.join(made['run_commits'])}; page of {made['commit'] or 'no clone'}."
     yield f"All numbers are in [{page_name(summary)}.json]({page_name(summary)}.json)."

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,11 @@ from filtergroups.reproduction.work import JOB, outcome, perform
 from filtergroups.run import Run, RunError
 from filtergroups.signals import Stopped
 from filtergroups.writing import write_atomically
+
+RUNS, RESULTS = Path("runs/reproduce"), Path("docs/results")
+DEFAULTS: dict[str, Any] = {
+    "--scale": "cpu", "--data": None, "--runs": RUNS, "--results": RESULTS, "--jobs": 1, "--models": None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +58,8 @@ def reproduce(
     seeds: int = 3,
     scale: str = "cpu",
     data: Path | None = None,
-    runs: Path = Path("runs/reproduce"),
-    results: Path = Path("docs/results"),
+    runs: Path = RUNS,
+    results: Path = RESULTS,
     overrides: Sequence[str] = (),
     jobs: int = 1,
     rows: Sequence[str] = (),
@@ -80,7 +85,10 @@ def reproduce(
         raise ValueError(f"--seeds and --jobs are 1 or more, found {seeds} and {jobs}")
     told = report or Silent()
     experiment = load_experiment(name)
-    command = _command(name, seeds, scale, data, runs, results, overrides, jobs, rows, models, go_on)
+    # What makes the whole page, wherever and in however many parts it was made; and what goes on with this part.
+    command = _command(name, seeds, scale, overrides)
+    here = {"--data": data, "--runs": runs, "--results": results, "--jobs": jobs, "--models": models}
+    again = _command(name, seeds, scale, overrides, here, rows, go_on)
     where = locate(experiment.data, data, told.say) if experiment.data else _generated(runs, scale)
     planned = plan(experiment, seeds, scale, runs)
     wanted = _wanted(experiment, planned, rows)
@@ -96,7 +104,7 @@ def reproduce(
         done = {job: of for job in planned if (of := outcome(job.folder) or elsewhere.get(job)) is not None}
         summary = summarise(
             experiment, {job: {**of, "settings": expected[job]} for job, of in done.items()}, of=len(planned),
-            scale=scale, command=command, overrides=list(overrides), at_once=jobs,
+            scale=scale, command=command, overrides=list(overrides),
         )  # fmt: skip
         write_page(experiment, summary, results)
         return summary
@@ -113,9 +121,9 @@ def reproduce(
                 values = ", ".join(_shown(summary, job))
                 told.say(f"{job.folder.name}: {values} ({summary['finished']} of {summary['of']} runs)")
     except Stopped as stopped:
-        raise StoppedAmongRuns(command, stopped.exit_code - 128) from None
+        raise StoppedAmongRuns(again, stopped.exit_code - 128) from None
     except KeyboardInterrupt:
-        raise StoppedAmongRuns(command, signal.SIGINT) from None
+        raise StoppedAmongRuns(again, signal.SIGINT) from None
     if models is not None:
         for kept in keep_models([job for job in wanted if job.row.home == name], models / name, elsewhere):
             told.say(f"{kept}: kept")
@@ -309,23 +317,15 @@ def _command(
     name: str,
     seeds: int,
     scale: str,
-    data: Path | None,
-    runs: Path,
-    results: Path,
     overrides: Sequence[str],
-    jobs: int,
-    rows: Sequence[str],
-    models: Path | None,
-    go_on: bool,
+    options: Mapping[str, Any] | None = None,
+    rows: Sequence[str] = (),
+    go_on: bool = False,
 ) -> str:
-    """What a user types to get here again."""
+    """What a user types; options that have their default are left out."""
     words = ["filtergroups", "reproduce", name, "--seeds", str(seeds)]
-    options: list[tuple[str, Any, Any]] = [
-        ("--scale", scale, "cpu"), ("--data", data, None), ("--runs", runs, Path("runs/reproduce")),
-        ("--results", results, Path("docs/results")), ("--jobs", jobs, 1), ("--models", models, None),
-    ]  # fmt: skip
-    for option, value, default in options:
-        words += [option, str(value)] if value != default else []
+    for option, value in {"--scale": scale, **(options or {})}.items():
+        words += [option, str(value)] if value != DEFAULTS[option] else []
     words += ["--go-on"] if go_on else []
     for option, several in (("--row", rows), ("--set", overrides)):
         for value in several:

@@ -28,7 +28,6 @@ def summarise(
     scale: str,
     command: str,
     overrides: list[str],
-    at_once: int,
 ) -> dict[str, Any]:
     """Everything that the page says, as JSON values; no number on a page comes from elsewhere.
 
@@ -49,8 +48,8 @@ def summarise(
         "analysis": ANALYSES[experiment.analysis](rows) if experiment.analysis else None,
         "published": experiment.published, "notes": list(experiment.notes),
         "made": {
-            "command": command, "overrides": overrides, "at_once": at_once, "commit": commit(), "date": today(),
-            "machine": machine(),
+            "command": command, "overrides": overrides, "commit": commit(), "date": today(),
+            "machine": machine(), "threads": sorted({done["threads"] for done in found.values() if "threads" in done}),
             "run_commits": sorted({done["commit"] for done in found.values() if done.get("commit")}),
         },
     }  # fmt: skip
