@@ -14,6 +14,7 @@ from filtergroups.reproduction.experiment import Column
 from filtergroups.writing import write_atomically
 
 MOST_PANELS, PANELS_A_LINE = 6, 3
+LEAST_SPAN = 0.05  # of the values: less would make much of differences that are nothing
 LABEL_WIDTH = 20  # characters of a row's name that fit beside its panels
 STAGES = {"start": "at the start", "learned": "as learned (mean of p)", "mode": "kernels at their mode"}
 PLAIN_LOOK: Any = {
@@ -67,10 +68,16 @@ def scores(summary: dict[str, Any]) -> Any:
                     panel.plot([factor * row["published"][column.key][0]], [place], "D", mfc="none", mec=SHARED, ms=5)
             panel.set_title(f"{column.label} {'→' if column.more_is_better else '←'} better", fontsize=8)
             panel.grid(axis="x", color="#EEEEEE")
+            panel.set_xlim(*_wide_enough(*panel.get_xlim()))
         panels[0].set_yticks(range(len(rows)), [row["label"] for row in rows])
         panels[0].set_ylim(len(rows) - 0.5, -0.5)
         _key_of_scores(figure, any(row["published"] for row in rows))
     return figure
+
+
+def _wide_enough(low: float, high: float) -> tuple[float, float]:
+    middle, reach = (low + high) / 2, max(high - low, LEAST_SPAN * max(abs(low), abs(high))) / 2
+    return middle - reach, middle + reach
 
 
 def _key_of_scores(figure: Any, has_published: bool) -> None:
@@ -97,6 +104,9 @@ def shares(rows: Sequence[dict[str, Any]]) -> Any:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    # Rows may have different groups: one that several have looks the same in all of them.
+    known = dict.fromkeys(group for row in rows for run in row["runs"] for group in _groups(run) if group != "shared")
+    colours = {group: task_colour(n) for n, group in enumerate(known)} | {"shared": SHARED}
     with mpl.rc_context(PLAIN_LOOK):
         figure = Figure(figsize=(7.2, 0.4 + 1.3 * len(rows)), layout="constrained")
         panels = figure.subplots(len(rows), len(STAGES), sharey=True, squeeze=False)
@@ -107,8 +117,7 @@ def shares(rows: Sequence[dict[str, Any]]) -> Any:
                 means = np.mean([of[stage] for of in of_runs], axis=0)  # layers × groups
                 below = np.zeros(len(means))
                 for n, group in enumerate(groups):
-                    colour = SHARED if group == "shared" else task_colour(n)
-                    panel.bar(layers, means[:, n], bottom=below, color=colour, label=group, width=0.85)
+                    panel.bar(layers, means[:, n], bottom=below, color=colours[group], label=group, width=0.85)
                     below += means[:, n]
                 panel.set_ylim(0, 1)
                 panel.set_xticks(list(layers))
@@ -117,8 +126,14 @@ def shares(rows: Sequence[dict[str, Any]]) -> Any:
             panel.set_title(stage, fontsize=8)
         for panel in panels[-1]:
             panel.set_xlabel("layer")
-        # Rows may have different groups; the one with the most names them all.
-        drawn = [line[0].get_legend_handles_labels() for line in panels]
-        handles, labels = max(drawn, key=lambda one: len(one[1]))
+        drawn = {
+            label: bars for line in panels for bars, label in zip(*line[0].get_legend_handles_labels(), strict=True)
+        }
+        labels = [group for group in colours if group in drawn]
+        handles = [drawn[label] for label in labels]
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 4), frameon=False)
     return figure
+
+
+def _groups(run: dict[str, Any]) -> list[str]:
+    return run["proportions"]["groups"] if run.get("proportions") else []
