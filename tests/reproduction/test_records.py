@@ -8,6 +8,7 @@ import pytest
 import filtergroups as fg
 from filtergroups.reproduction import runner
 from filtergroups.reproduction.work import outcome
+from filtergroups.run import RunError
 from tests.reproduction.conftest import FACES
 
 
@@ -88,3 +89,10 @@ def test_a_model_stays_where_a_recorded_run_is_better(toys, left, tmp_path):
     small(toys, left, seeds=2, go_on=True, models=tmp_path / "models")
     assert outcome(left / "runs" / "faces-small" / "one_task-seed1") is not None
     assert not (tmp_path / "models").exists()
+
+
+def test_a_file_that_holds_no_results_is_said_so_in_one_line(toys, left):
+    for content in ("{", "[]", '{"rows": 3}'):
+        (left / "results" / "faces-small.json").write_text(content)
+        with pytest.raises(RunError, match=r"faces-small\.json: expected the results .* leave out --go-on"):
+            small(toys, left, go_on=True)

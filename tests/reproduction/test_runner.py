@@ -11,6 +11,9 @@ import pytest
 
 import filtergroups as fg
 from filtergroups.reproduction import runner, work
+from filtergroups.reproduction.datasets import locate
+from filtergroups.reproduction.experiment import load_experiment
+from filtergroups.reproduction.planning import describe, plan, prepare
 from filtergroups.reproduction.work import outcome, perform
 from filtergroups.run import RunError
 from filtergroups.signals import Stopped
@@ -112,9 +115,9 @@ def test_a_terminated_command_stops_its_processes_and_goes_on_later(toys, tmp_pa
 
 
 def test_a_job_is_done_from_its_folder_alone(toys, tmp_path):
-    experiment = runner.load_experiment("faces-small")
-    job = next(job for job in runner.plan(experiment, 1, "cpu", tmp_path) if job.row.name == "sfg")
-    runner.prepare(job, *runner.describe(experiment, job, "cpu", runner.locate("UTKFace", toys), FACES))
+    experiment = load_experiment("faces-small")
+    job = next(job for job in plan(experiment, 1, "cpu", tmp_path) if job.row.name == "sfg")
+    prepare(job, *describe(experiment, job, "cpu", locate("UTKFace", toys), FACES))
     result = perform(job.folder)
     assert set(result["values"]) == {"age.mae", "gender.accuracy"}
     assert result["split"] == "validation"

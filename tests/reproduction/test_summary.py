@@ -10,8 +10,8 @@ from scipy import stats
 from filtergroups.reproduction.analyses import initialisation_distances
 from filtergroups.reproduction.experiment import Column, Experiment, Row
 from filtergroups.reproduction.page import page, ranked, write_page
+from filtergroups.reproduction.planning import Job
 from filtergroups.reproduction.proportions import distance
-from filtergroups.reproduction.runner import Job
 from filtergroups.reproduction.summary import interval, published, summarise
 
 COLUMNS = [

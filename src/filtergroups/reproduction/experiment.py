@@ -64,6 +64,11 @@ class Experiment:
         return next(row for row in self.rows if row.name == name)
 
 
+def at_scale(name: str, scale: str) -> str:
+    """What the runs and results of an experiment are called: those of the two scales are kept apart."""
+    return name if scale == "cpu" else f"{name}-{scale}"
+
+
 def experiments_folder() -> Path:
     for place in PLACES:
         if place.is_dir():

@@ -11,7 +11,7 @@ from filtergroups.run import Run, RunError
 from filtergroups.writing import write_atomically
 
 if TYPE_CHECKING:
-    from filtergroups.reproduction.runner import Job
+    from filtergroups.reproduction.planning import Job
 
 KEPT = ("best.safetensors", "statistics-best.safetensors", "metrics.jsonl", OUTCOME)
 

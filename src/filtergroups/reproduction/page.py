@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from filtergroups.reproduction.experiment import Column, Experiment
+from filtergroups.reproduction.experiment import Column, Experiment, at_scale
 from filtergroups.writing import write_atomically
 
 BESIDE = 3  # with more columns the paper's numbers get a table of their own
@@ -16,8 +16,7 @@ PAPER_SIZE = (
 
 
 def page_name(summary: dict[str, Any]) -> str:
-    name, scale = str(summary["experiment"]), summary["scale"]
-    return name if scale == "cpu" else f"{name}-{scale}"
+    return at_scale(summary["experiment"], summary["scale"])
 
 
 def write_page(experiment: Experiment, summary: dict[str, Any], folder: Path) -> Path:

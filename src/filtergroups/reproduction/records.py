@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from filtergroups.config import Config, ConfigError
 from filtergroups.config_file import PATHS, RUNS, make_config, merged
+from filtergroups.run import RunError
 
 if TYPE_CHECKING:
-    from filtergroups.reproduction.runner import Job
+    from filtergroups.reproduction.planning import Job
 
 Settings = dict[str, Any]
 
@@ -29,17 +30,25 @@ def without_places(config: Config) -> dict[str, Any]:
 
 def recorded(files: Iterable[Path], wanted: Mapping["Job", Settings]) -> dict["Job", dict[str, Any]]:
     """The outcomes in results files of those jobs whose settings are the recorded run's."""
-    known: dict[tuple[str, int], dict[str, Any]] = {}
-    for file in files:
-        if file.is_file():
-            for row in json.loads(file.read_text(encoding="utf-8"))["rows"]:
-                known |= {(row["folder"], run["seed"]): run for run in row["runs"] if run.get("settings")}
+    known = [entry for file in files if file.is_file() for entry in _runs(file)]
     found = {}
     for job, expected in wanted.items():
-        run = known.get((f"{job.row.home}/{job.row.name}", job.seed))
-        if run is not None and same(run["settings"], expected):
-            found[job] = run
+        place = (f"{job.row.home}/{job.row.name}", job.seed)
+        runs = (run for where, run in known if where == place and same(run["settings"], expected))
+        if (first := next(runs, None)) is not None:
+            found[job] = first
     return found
+
+
+def _runs(file: Path) -> list[tuple[tuple[str, int], dict[str, Any]]]:
+    """Row and seed of each run of a results file that says what it was made from, and its outcome."""
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+        return [((row["folder"], run["seed"]), run) for row in rows for run in row["runs"] if run.get("settings")]
+    except (ValueError, KeyError, TypeError):
+        raise RunError(
+            f"{file}: expected the results of an experiment, found something else; move it away or leave out --go-on"
+        ) from None
 
 
 def same(found: Settings, expected: Settings) -> bool:

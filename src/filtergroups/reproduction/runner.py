@@ -1,6 +1,5 @@
 """All runs of an experiment: what is done is skipped, what was stopped goes on, and one page says how far it is."""
 
-import json
 import os
 import shlex
 import signal
@@ -10,38 +9,31 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filtergroups.config import Config
 from filtergroups.progress import Reporter, Silent
 from filtergroups.reproduction.datasets import locate
-from filtergroups.reproduction.experiment import SCALES, Experiment, Row, load_experiment, row_config
-from filtergroups.reproduction.records import Settings, recorded, settings, without_places
-from filtergroups.reproduction.work import JOB, outcome, perform
-from filtergroups.run import Run, RunError
+from filtergroups.reproduction.experiment import SCALES, at_scale, load_experiment
+from filtergroups.reproduction.planning import (
+    Job,
+    all_settings,
+    descriptions,
+    generated,
+    jobs_to_do,
+    plan,
+    prepare,
+    wanted_jobs,
+)
+from filtergroups.reproduction.records import recorded
+from filtergroups.reproduction.work import outcome, perform
+from filtergroups.run import RunError
 from filtergroups.signals import Stopped
-from filtergroups.writing import write_atomically
 
 RUNS, RESULTS = Path("runs/reproduce"), Path("docs/results")
 DEFAULTS: dict[str, Any] = {
     "--scale": "cpu", "--data": None, "--runs": RUNS, "--results": RESULTS, "--jobs": 1, "--models": None,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """One run: a row with a seed, and the run that must be there first."""
-
-    row: Row
-    seed: int
-    folder: Path
-    after: Path | None
-
-    @property
-    def ready(self) -> bool:
-        return self.after is None or outcome(self.after) is not None
 
 
 class StoppedAmongRuns(Stopped):
@@ -89,15 +81,16 @@ def reproduce(
     command = _command(name, seeds, scale, overrides)
     here = {"--data": data, "--runs": runs, "--results": results, "--jobs": jobs, "--models": models}
     again = _command(name, seeds, scale, overrides, here, rows, go_on)
-    where = locate(experiment.data, data, told.say) if experiment.data else _generated(runs, scale)
+    where = locate(experiment.data, data, told.say) if experiment.data else generated(runs, scale)
     planned = plan(experiment, seeds, scale, runs)
-    wanted = _wanted(experiment, planned, rows)
+    wanted = wanted_jobs(experiment, planned, rows)
     made_from = descriptions(experiment, planned, scale, where, overrides)
     for job in planned:
         if job.folder.exists():
             prepare(job, *made_from[job])
     expected = all_settings(made_from)
-    files = [results / f"{_at_scale(home, scale)}.json" for home in {name, *(row.home for row in experiment.rows)}]
+    homes = dict.fromkeys([name, *(row.home for row in experiment.rows)])
+    files = [results / f"{at_scale(home, scale)}.json" for home in homes]
     elsewhere = recorded(files, expected) if go_on else {}
 
     def publish() -> dict[str, Any]:
@@ -109,7 +102,7 @@ def reproduce(
         write_page(experiment, summary, results)
         return summary
 
-    todo = _todo(wanted, set(elsewhere))
+    todo = jobs_to_do(wanted, set(elsewhere))
     for job in todo:
         prepare(job, *made_from[job])
     told.say(f"{name}: {len(wanted) - len(todo)} of {len(wanted)} runs are done")
@@ -128,114 +121,6 @@ def reproduce(
         for kept in keep_models([job for job in wanted if job.row.home == name], models / name, elsewhere):
             told.say(f"{kept}: kept")
     return summary
-
-
-def plan(experiment: Experiment, seeds: int, scale: str, runs: Path) -> list[Job]:
-    """Every run, a seed after the other, so that a part of them is a table with fewer seeds."""
-
-    def folder(row: Row, seed: int) -> Path:
-        return runs / _at_scale(row.home, scale) / f"{row.name}-seed{seed}"
-
-    jobs = []
-    for seed in range(seeds):
-        for row in experiment.rows:
-            after = None if row.after is None else folder(experiment.row(row.after), seed)
-            jobs.append(Job(row, seed, folder(row, seed), after))
-    return jobs
-
-
-def _wanted(experiment: Experiment, jobs: list[Job], rows: Sequence[str]) -> list[Job]:
-    """The runs of some rows (none: of all) and those that they start from."""
-    known = [row.name for row in experiment.rows]
-    if unknown := [row for row in rows if row not in known]:
-        raise ValueError(f"--row is one of {', '.join(known)}, found {unknown[0]!r}; choose one")
-    names = set(rows or known)
-    names |= {row.after for row in experiment.rows if row.name in names and row.after is not None}
-    return [job for job in jobs if job.row.name in names]
-
-
-def _at_scale(name: str, scale: str) -> str:
-    return name if scale == "cpu" else f"{name}-{scale}"
-
-
-def _todo(wanted: list[Job], elsewhere: set[Job]) -> list[Job]:
-    """The runs that are to be made: also one that was made elsewhere, where another starts from its folder."""
-    missing = [job for job in wanted if outcome(job.folder) is None]
-    started_from = {job.after for job in missing if job not in elsewhere}
-    return [job for job in missing if job not in elsewhere or job.folder in started_from]
-
-
-def descriptions(
-    experiment: Experiment, jobs: Sequence[Job], scale: str, where: dict[str, Any], overrides: Sequence[str]
-) -> dict[Job, tuple[dict[str, Any], Config | None]]:
-    """What each run is made from: how it is made and measured, and, for a training, its config."""
-    return {job: describe(experiment, job, scale, where, overrides) for job in jobs}
-
-
-def describe(
-    experiment: Experiment, job: Job, scale: str, where: dict[str, Any], overrides: Sequence[str]
-) -> tuple[dict[str, Any], Config | None]:
-    owner = experiment if job.row.home == experiment.name else load_experiment(job.row.home)
-    what = {
-        "maker": owner.maker, "split": owner.split, "samples": owner.samples, "seed": job.seed,
-        "statistics": "batch" if scale == "paper" else None,
-        "options": {**job.row.options, **_options(overrides)} if owner.maker != "training" else {},
-    }  # fmt: skip
-    if owner.maker != "training":
-        return what, None
-    return what, row_config(job.row, job.seed, scale=scale, data=where, taken=job.after, overrides=overrides)
-
-
-def all_settings(made_from: dict[Job, tuple[dict[str, Any], Config | None]]) -> dict[Job, Settings]:
-    """The settings of each run, with those of the run that it starts from."""
-    by_folder = {job.folder: of for job, of in made_from.items()}
-    return {
-        job: settings(*of, None if job.after is None else settings(*by_folder[job.after]))
-        for job, of in made_from.items()
-    }
-
-
-def prepare(job: Job, what: dict[str, Any], config: Config | None) -> None:
-    """Write what a run is made from; a folder that was made from something else is refused."""
-    if config is not None:
-        if (job.folder / "config.toml").exists():
-            _check_same(Run.open(job.folder).config(), config, job.folder)
-        else:
-            Run.create(job.folder, config)
-    written = json.dumps(what, indent=1).encode()
-    file = job.folder / JOB
-    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != what:
-        raise RunError(f"{job.folder}: expected a run of the same settings, found others; move it away or use --runs")
-    write_atomically(file, written)
-
-
-def _options(overrides: Sequence[str]) -> dict[str, Any]:
-    from filtergroups.config_file import apply_override
-
-    tree: dict[str, Any] = {}
-    for override in overrides:
-        apply_override(tree, override)
-    return tree
-
-
-def _check_same(found: Config, expected: Config, folder: Path) -> None:
-    """Where data lie may change; nothing else may."""
-    one, two = without_places(found), without_places(expected)
-    for section in two:
-        here, there = one[section], two[section]
-        if here != there:
-            keys = (
-                [f"{section}.{k}" for k in there if here.get(k) != there[k]] if isinstance(there, dict) else [section]
-            )
-            raise RunError(
-                f"{folder}: expected a run of the experiment's config, found another {keys[0]}; "
-                "move the folder away or use --runs"
-            )
-
-
-def _generated(runs: Path, scale: str) -> dict[str, Any]:
-    """Generated data lie beside the runs and are written by the first that needs them."""
-    return {"root": str((runs / f"phantom-{scale}").resolve())}
 
 
 def _one_by_one(jobs: list[Job], report: Reporter) -> Iterator[Job]:

@@ -11,7 +11,7 @@ from filtergroups.reproduction.experiment import Experiment, Row, experiments_fo
 from filtergroups.reproduction.origin import commit, machine, today
 
 if TYPE_CHECKING:
-    from filtergroups.reproduction.runner import Job
+    from filtergroups.reproduction.planning import Job
 
 CONFIDENCE = 0.95
 KEPT = (
