@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import filtergroups as fg
+from filtergroups import training
 from filtergroups.build import build_network
 from filtergroups.checkpoint import load_checkpoint
 from filtergroups.config import ConfigError
@@ -23,6 +24,7 @@ from filtergroups.data.examples import DataError
 from filtergroups.data.load import load_data
 from filtergroups.evaluation import evaluate
 from filtergroups.inference import predict
+from filtergroups.measuring import measure
 from filtergroups.progress import Silent
 from filtergroups.restored import open_run
 from filtergroups.run import Run, RunError
@@ -204,6 +206,23 @@ def test_a_rewound_run_is_resumed_bit_for_bit(folder, tmp_path):
 def test_a_rewind_needs_a_last_phase(folder):
     with pytest.raises(ConfigError, match="rewind begins anew where finetune_epochs begin, found none"):
         rewinding(folder, finetune_epochs=0)
+
+
+@pytest.mark.parametrize("kind", ["table", "phantom"])
+def test_what_is_validated_has_the_norms_that_it_is_evaluated_by(folder, tmp_path, monkeypatch, kind):
+    """Batches of patches are unlike volumes: a scan network's checkpoint is chosen by its running statistics."""
+    tree = tree_for(folder, epochs=1)
+    if kind == "phantom":
+        data = {"root": str(tmp_path / "phantom"), "patients": 4, "shape": [32, 24, 8], "spacing": [12.6, 11.2, 10.5],
+                "patch": 16, "patches_per_patient": 4, "padding": 0, "cache": str(tmp_path / "cache")}  # fmt: skip
+        tree = {"data": {"kind": "phantom", **data}, "network": {"name": "highresnet", "width": 0.125},
+                "training": {"epochs": 1, "batch_size": 4}}  # fmt: skip
+    seen = []
+    monkeypatch.setattr(
+        training, "measure", lambda *args, **how: seen.append(how["statistics"]) or measure(*args, **how)
+    )
+    train(make_config({**tree, "method": {"name": "hard_sharing"}}), tmp_path / "run")
+    assert set(seen) == {"running" if kind == "phantom" else "batch"}
 
 
 def test_half_precision_trains(folder, tmp_path):
