@@ -98,7 +98,7 @@ class Trainer:
     """One run's network, data and optimiser, and the loop over steps."""
 
     def __init__(self, run: Run, config: Config, fabric: Any, report: Reporter) -> None:
-        self.run, self.config, self.fabric, self.report = run, config, fabric, report
+        self.run, self.config, self.fabric = run, config, fabric
         self.training = config.training
         self.journal = Journal(run, report, fabric.is_global_zero)
         loaded = load_data(config, parts=("train", config.chosen_by), progress=report.preparing)
@@ -371,7 +371,7 @@ class Trainer:
         sets = recalibrated(
             network.to(self.fabric.device), self.part, batch_size=self.training.batch_size,
             temperature=temperature_at(progress.step, progress.annealed, self.config.temperature),
-            seed=self.config.seed, progress=self.report.preparing,
+            seed=self.config.seed, progress=self.journal.report.preparing,
         )  # fmt: skip
         save_statistics(path, kept_statistics(sets, network, self.config.method), progress.step)
         self.journal.say(

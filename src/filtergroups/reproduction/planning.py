@@ -61,14 +61,8 @@ def jobs_to_do(wanted: list[Job], elsewhere: set[Job]) -> list[Job]:
     return [job for job in missing if job not in elsewhere or job.folder in started_from]
 
 
-def descriptions(
-    experiment: Experiment, jobs: Sequence[Job], scale: str, where: dict[str, Any], overrides: Sequence[str]
-) -> dict[Job, MadeFrom]:
-    """What each run is made from: how it is made and measured, and, for a training, its config."""
-    return {job: describe(experiment, job, scale, where, overrides) for job in jobs}
-
-
 def describe(experiment: Experiment, job: Job, scale: str, where: dict[str, Any], overrides: Sequence[str]) -> MadeFrom:
+    """What a run is made from: how it is made and measured, and, for a training, its config."""
     owner = experiment if job.row.home == experiment.name else load_experiment(job.row.home)
     what = {
         "maker": owner.maker, "split": owner.split, "samples": owner.samples, "seed": job.seed,

@@ -18,7 +18,7 @@ from filtergroups.reproduction.experiment import SCALES, at_scale, load_experime
 from filtergroups.reproduction.planning import (
     Job,
     all_settings,
-    descriptions,
+    describe,
     generated,
     jobs_to_do,
     plan,
@@ -84,7 +84,7 @@ def reproduce(
     where = locate(experiment.data, data, told.say) if experiment.data else generated(runs, scale)
     planned = plan(experiment, seeds, scale, runs)
     wanted = wanted_jobs(experiment, planned, rows)
-    made_from = descriptions(experiment, planned, scale, where, overrides)
+    made_from = {job: describe(experiment, job, scale, where, overrides) for job in planned}
     for job in planned:
         if job.folder.exists():
             prepare(job, *made_from[job])
