@@ -34,6 +34,10 @@ RUNS, RESULTS = Path("runs/reproduce"), Path("docs/results")
 DEFAULTS: dict[str, Any] = {
     "--scale": "cpu", "--data": None, "--runs": RUNS, "--results": RESULTS, "--jobs": 1, "--models": None,
 }  # fmt: skip
+# glibc gives large blocks back to the system after each step and asks for them again in the next: let it keep them.
+KEEPING_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2 * 10**9), "MALLOC_TOP_PAD_": str(2**26),
+}  # fmt: skip
 
 
 class StoppedAmongRuns(Stopped):
@@ -153,7 +157,7 @@ def _side_by_side(jobs: list[Job], at_once: int, report: Reporter) -> Iterator[J
 
 def _process(folder: Path) -> "subprocess.Popen[bytes]":
     # One thread each: two processes of two threads on two cores slow each other down several times.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    environment = {**KEEPING_MEMORY, **os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "filtergroups.reproduction.work", str(folder)]
     with (folder / "work.log").open("ab") as log:
         # A session of its own: Ctrl-C reaches this process only, which then tells the others in order.
