@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from filtergroups.network import GroupedNetwork
@@ -47,15 +47,16 @@ def save_checkpoint(
 
 def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Tensor]]:
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise RunError(f"{path}: expected a checkpoint of filtergroups, found another file; check the path")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+        # Read in one go: safe_open opens a file twice, and a training may put a new one in its place in between.
+        content = path.read_bytes()
+        tensors = load(content)
     except FileNotFoundError:
         raise RunError(f"{path}: expected a checkpoint, found none; train first (or `filtergroups resume`)") from None
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path}: expected a whole checkpoint, found {' '.join(str(error).split())}") from None
+    metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+    if metadata.get("format") != FORMAT:
+        raise RunError(f"{path}: expected a checkpoint of filtergroups, found another file; check the path")
     return Progress(**json.loads(metadata["progress"])), tensors
 
 
