@@ -45,16 +45,24 @@ def save_checkpoint(
         raise RunError(f"{path}: could not write the checkpoint: {error.strerror}; the one before it is kept") from None
 
 
+def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of a safetensors file.
+
+    In one go: safe_open opens a file twice, and a training may put a new one in its place in between.
+    """
+    content = path.read_bytes()
+    tensors = load(content)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return header.get("__metadata__", {}), tensors
+
+
 def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Tensor]]:
     try:
-        # Read in one go: safe_open opens a file twice, and a training may put a new one in its place in between.
-        content = path.read_bytes()
-        tensors = load(content)
+        metadata, tensors = read_tensors(path)
     except FileNotFoundError:
         raise RunError(f"{path}: expected a checkpoint, found none; train first (or `filtergroups resume`)") from None
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path}: expected a whole checkpoint, found {' '.join(str(error).split())}") from None
-    metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
     if metadata.get("format") != FORMAT:
         raise RunError(f"{path}: expected a checkpoint of filtergroups, found another file; check the path")
     return Progress(**json.loads(metadata["progress"])), tensors

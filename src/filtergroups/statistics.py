@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from filtergroups.checkpoint import read_tensors
 from filtergroups.config import PhantomData
 from filtergroups.data.examples import DataError, Examples
 from filtergroups.data.load import load_data
@@ -148,11 +149,10 @@ def save_statistics(path: Path, sets: Buffers, step: int) -> None:
 def load_statistics(path: Path, network: GroupedNetwork, step: int) -> Buffers | None:
     """The sets of a checkpoint; None where there are none, or those of another step or network."""
     try:
-        with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("step") != str(step):
-                return None
-            sets = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+        metadata, sets = read_tensors(path)
     except (FileNotFoundError, SafetensorError, OSError):
+        return None
+    if metadata.get("step") != str(step):
         return None
     kinds = ("mode", "sampled") if network.is_random else ("mode",)
     own = {f"{kind}/{name}": b.shape for kind in kinds for name, b in running_statistics(network).items()}
