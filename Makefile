@@ -25,7 +25,7 @@ format: $(READY)
 
 # One process a core with one thread each: the networks of the tests are too small for threads.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --durations 25
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --durations 25
 
 demo: $(READY)
 	$(BIN)/filtergroups demo --run runs/demo
