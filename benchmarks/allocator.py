@@ -22,20 +22,16 @@ METHODS = {"hard_sharing": None, "sfg": 0.1}  # and the temperature of its gates
 def steps_of(method: str, steps: int) -> list[float]:
     """Seconds of each training step of a small VGG11, after three that warm up."""
     import torch
-
-    import filtergroups as fg
+    from cost import grouped_step, two_tasks
 
     torch.manual_seed(0)
-    tasks = [fg.Regression("age"), fg.Classification("gender", classes=2)]
-    network = fg.vgg11(tasks, width=0.25, method=method, threshold=0.01)
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(32, 3, 64, 64)
+    _, step = grouped_step(
+        torch.randn(32, 3, 64, 64), two_tasks(), method, METHODS[method], width=0.25, threshold=0.01
+    )  # fmt: skip
     seconds = []
     for _ in range(steps + 3):
         began = time.perf_counter()
-        network.zero_grad(set_to_none=True)
-        outputs = network(images, METHODS[method], generator)
-        torch.stack([output.square().mean() for output in outputs.values()]).sum().backward()
+        step()
         seconds.append(time.perf_counter() - began)
     return seconds[3:]
 

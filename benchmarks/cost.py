@@ -47,9 +47,10 @@ def plain_step(images: Tensor) -> tuple[nn.Module, Step]:
 
 
 def grouped_step(
-    images: Tensor, tasks: list[fg.Regression | fg.Classification], method: str, temperature: float | None
-) -> tuple[nn.Module, Step]:
-    network = fg.vgg11(tasks, width=WIDTH, method=method, threshold=1e-3)
+    images: Tensor, tasks: list[fg.Regression | fg.Classification], method: str, temperature: float | None,
+    *, width: float = WIDTH, threshold: float = 1e-3,
+) -> tuple[nn.Module, Step]:  # fmt: skip
+    network = fg.vgg11(tasks, width=width, method=method, threshold=threshold)
     generator = torch.Generator().manual_seed(0)
 
     def step() -> None:
