@@ -1,5 +1,6 @@
 """A first config for a table of labels: look at the columns, guess the tasks, write it down with comments."""
 
+import math
 from pathlib import Path
 
 from filtergroups.data.decoding import decode
@@ -8,6 +9,8 @@ from filtergroups.data.table import Row, image_path, read_table
 
 MOST_CLASSES = 20
 FEWEST_A_CLASS = 5  # a text that recurs less often is rather an identifier
+EPOCHS = 40
+GROUPS_IN = 300  # steps in which p, at 30 times the learning rate of the weights, finds the groups
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 
 
@@ -49,6 +52,7 @@ def guess_config(table: Path, images: Path) -> str:
         raise DataError(
             f"{table}: expected a column of numbers or classes beside '{image_column}', found none to predict"
         )
+    batch_size = 32 if len(rows) >= 200 else 8
     lines += [
         "[network]",
         'name = "vgg11"',
@@ -57,13 +61,26 @@ def guess_config(table: Path, images: Path) -> str:
         "[method]",
         'name = "sfg"                # or one_task, hard_sharing, constant_mask, constant_p, cross_stitch',
         "",
+        "[temperature]",
+        "noise_warmup = true         # gates begin at p, and noise comes as the temperature falls",
+        "",
         "[training]",
-        "epochs = 40",
-        f"batch_size = {32 if len(rows) >= 200 else 8}",
-        "finetune_epochs = 10        # at the end, with every kernel fixed in its most probable group",
+        f"epochs = {EPOCHS}",
+        f"batch_size = {batch_size}",
+        'schedule = "cosine"',
+        "probability_factor = 30     # p's learning rate, times that of the weights: the groups are learned first,",
+        f"finetune_epochs = {EPOCHS - _epochs_for_groups(len(rows), batch_size)}        "
+        "# then, for these epochs, every kernel stays in its most probable group",
+        "rewind = true               # and the weights begin anew",
         "",
     ]
     return "\n".join(lines)
+
+
+def _epochs_for_groups(rows: int, batch_size: int) -> int:
+    """Long enough to learn the groups, and at most half of the epochs."""
+    steps_per_epoch = max(int(0.7 * rows) // batch_size, 1)
+    return min(math.ceil(GROUPS_IN / steps_per_epoch), EPOCHS // 2)
 
 
 def _image_column(rows: list[Row], table: Path) -> str:
