@@ -81,6 +81,17 @@ def test_a_run_that_others_start_from_is_made_even_where_it_is_recorded(toys, tm
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_run_that_started_from_a_run_of_other_settings_is_refused(toys, tmp_path):
+    """Its own config is the same; what it took its masks from is not what the experiment has there now."""
+    small(toys, tmp_path, "what-matters", rows=["frozen_mask"])
+    file = tmp_path / "runs" / "what-matters" / "frozen_mask-seed0" / "job.json"
+    written = json.loads(file.read_text())
+    written["after"]["config"]["training"]["rewind"] = False
+    file.write_text(json.dumps(written))
+    with pytest.raises(RunError, match=r"frozen_mask-seed0: expected .* found others of .*sfg-seed0 that it started"):
+        small(toys, tmp_path, "what-matters", rows=["frozen_mask"])
+
+
 def test_a_model_stays_where_a_recorded_run_is_better(toys, left, tmp_path):
     path = left / "results" / "faces-small.json"
     tree = json.loads(path.read_text())

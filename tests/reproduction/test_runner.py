@@ -117,7 +117,7 @@ def test_a_terminated_command_stops_its_processes_and_goes_on_later(toys, tmp_pa
 def test_a_job_is_done_from_its_folder_alone(toys, tmp_path):
     experiment = load_experiment("faces-small")
     job = next(job for job in plan(experiment, 1, "cpu", tmp_path) if job.row.name == "sfg")
-    prepare(job, *describe(experiment, job, "cpu", locate("UTKFace", toys), FACES))
+    prepare(job, *describe(experiment, job, "cpu", locate("UTKFace", toys), FACES), None)
     result = perform(job.folder)
     assert set(result["values"]) == {"age.mae", "gender.accuracy"}
     assert result["split"] == "validation"

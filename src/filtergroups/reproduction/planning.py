@@ -8,7 +8,7 @@ from typing import Any
 
 from filtergroups.config import Config
 from filtergroups.reproduction.experiment import Experiment, Row, at_scale, load_experiment, row_config
-from filtergroups.reproduction.records import Settings, settings, without_places
+from filtergroups.reproduction.records import Settings, same, settings, without_places
 from filtergroups.reproduction.work import JOB, outcome
 from filtergroups.run import Run, RunError
 from filtergroups.writing import write_atomically
@@ -83,18 +83,23 @@ def all_settings(made_from: dict[Job, MadeFrom]) -> dict[Job, Settings]:
     }
 
 
-def prepare(job: Job, what: dict[str, Any], config: Config | None) -> None:
+def prepare(job: Job, what: dict[str, Any], config: Config | None, after: Settings | None) -> None:
     """Write what a run is made from; a folder that was made from something else is refused."""
     if config is not None:
         if (job.folder / "config.toml").exists():
             _check_same(Run.open(job.folder).config(), config, job.folder)
         else:
             Run.create(job.folder, config)
-    written = json.dumps(what, indent=1).encode()
     file = job.folder / JOB
-    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != what:
-        raise RunError(f"{job.folder}: expected a run of the same settings, found others; move it away or use --runs")
-    write_atomically(file, written)
+    if file.is_file():
+        found = json.loads(file.read_text(encoding="utf-8"))
+        started_from = found.pop("after", after)
+        if found != what or (after is not None and not same(started_from, after)):
+            other = "others" if found != what else f"others of {job.after} that it started from"
+            raise RunError(
+                f"{job.folder}: expected a run of the same settings, found {other}; move it away or use --runs"
+            )
+    write_atomically(file, json.dumps(what if after is None else {**what, "after": after}, indent=1).encode())
 
 
 def _options(overrides: Sequence[str]) -> dict[str, Any]:

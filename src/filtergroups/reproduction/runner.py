@@ -89,10 +89,10 @@ def reproduce(
     planned = plan(experiment, seeds, scale, runs)
     wanted = wanted_jobs(experiment, planned, rows)
     made_from = {job: describe(experiment, job, scale, where, overrides) for job in planned}
+    expected = all_settings(made_from)
     for job in planned:
         if job.folder.exists():
-            prepare(job, *made_from[job])
-    expected = all_settings(made_from)
+            prepare(job, *made_from[job], expected[job]["after"])
     homes = dict.fromkeys([name, *(row.home for row in experiment.rows)])
     files = [results / f"{at_scale(home, scale)}.json" for home in homes]
     elsewhere = recorded(files, expected) if go_on else {}
@@ -108,7 +108,7 @@ def reproduce(
 
     todo = jobs_to_do(wanted, set(elsewhere))
     for job in todo:
-        prepare(job, *made_from[job])
+        prepare(job, *made_from[job], expected[job]["after"])
     told.say(f"{name}: {len(wanted) - len(todo)} of {len(wanted)} runs are done")
     summary = publish()
     try:
