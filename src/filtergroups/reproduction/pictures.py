@@ -16,6 +16,7 @@ from filtergroups.writing import write_atomically
 MOST_PANELS, PANELS_A_LINE = 6, 3
 LEAST_SPAN = 0.05  # of the values: less would make much of differences that are nothing
 LABEL_WIDTH = 20  # characters of a row's name that fit beside its panels
+ROW_WIDTH = 32  # the same, beside all panels of the scores
 STAGES = {"start": "at the start", "learned": "as learned (mean of p)", "mode": "kernels at their mode"}
 PLAIN_LOOK: Any = {
     "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 110,
@@ -51,7 +52,7 @@ def scores(summary: dict[str, Any]) -> Any:
     with mpl.rc_context(PLAIN_LOOK):
         across = min(len(columns), PANELS_A_LINE)
         down = math.ceil(len(columns) / across)
-        size = (2.2 + 2.4 * across, 0.4 + down * (0.6 + 0.32 * len(rows)))
+        size = (2.6 + 2.4 * across, 0.4 + down * (0.6 + 0.32 * len(rows)))
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
         for panel in panels[len(columns) :]:
@@ -69,7 +70,7 @@ def scores(summary: dict[str, Any]) -> Any:
             panel.set_title(f"{column.label} {'→' if column.more_is_better else '←'} better", fontsize=8)
             panel.grid(axis="x", color="#EEEEEE")
             panel.set_xlim(*_wide_enough(*panel.get_xlim()))
-        panels[0].set_yticks(range(len(rows)), [row["label"] for row in rows])
+        panels[0].set_yticks(range(len(rows)), [textwrap.fill(row["label"], ROW_WIDTH) for row in rows])
         panels[0].set_ylim(len(rows) - 0.5, -0.5)
         _key_of_scores(figure, any(row["published"] for row in rows))
     return figure
