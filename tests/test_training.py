@@ -244,7 +244,7 @@ def steps_done(run):
 
 
 def test_killed_at_random_and_resumed_a_run_ends_with_the_same_weights(folder, tmp_path):
-    """kill -9 five times, at random moments after the first checkpoint of each start, in both phases."""
+    """kill -9 five times, at random moments after the first checkpoint of each start."""
     settings = {"epochs": 60, "finetune_epochs": 40, "checkpoint_every": 7, "validate_every": 40}
     config = written_config(folder, tmp_path, **settings)
     whole = tmp_path / "whole"

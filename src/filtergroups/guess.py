@@ -5,6 +5,7 @@ from pathlib import Path
 
 from filtergroups.data.decoding import decode
 from filtergroups.data.examples import SPLITS, DataError
+from filtergroups.data.splits import SHARES
 from filtergroups.data.table import Row, image_path, read_table
 
 MOST_CLASSES = 20
@@ -79,7 +80,7 @@ def guess_config(table: Path, images: Path) -> str:
 
 def _epochs_for_groups(rows: int, batch_size: int) -> int:
     """Long enough to learn the groups, and at most half of the epochs."""
-    steps_per_epoch = max(int(0.7 * rows) // batch_size, 1)
+    steps_per_epoch = max(int(SHARES[0] * rows) // batch_size, 1)
     return min(math.ceil(GROUPS_IN / steps_per_epoch), EPOCHS // 2)
 
 
