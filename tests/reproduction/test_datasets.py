@@ -1,6 +1,7 @@
 """Data are found where they lie, archives are unpacked once, and never outside of their folder."""
 
 import io
+import shutil
 import tarfile
 
 import pytest
@@ -22,6 +23,15 @@ def archive_of(path, members):
 def test_a_folder_is_found_by_itself_or_by_what_holds_it(toys, place):
     found = locate("UTKFace", toys / place)
     assert found == {"root": str(toys / "UTKFace"), "split_file": str(toys / "utkface-split.csv")}
+
+
+@pytest.mark.parametrize("name", ["UTKFace", "head-mr-ct", "prostate-t2-adc"])
+def test_a_folder_of_another_name_is_known_by_what_is_in_it(toys, tmp_path, name):
+    shutil.copyfile(toys / "utkface-split.csv", tmp_path / "utkface-split.csv")
+    (tmp_path / "mine").symlink_to(toys / name)
+    assert locate(name, tmp_path / "mine")["root"] == str(toys / name)
+    with pytest.raises(DataError, match="expected the data set"):
+        locate(name, tmp_path)
 
 
 def test_a_variable_names_the_place(toys, monkeypatch):

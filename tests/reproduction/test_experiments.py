@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -38,8 +39,8 @@ def test_the_experiments_are_those_that_were_promised():
 def test_every_row_of_every_experiment_is_a_valid_config_at_both_scales(name):
     experiment = load_experiment(name)
     assert len({row.label for row in experiment.rows}) == len(experiment.rows)
-    for row in experiment.rows:
-        for scale in SCALES if row.config else ():
+    for scale in SCALES:
+        for row in experiment.at(scale).rows if experiment.maker == "training" else ():
             config = row_config(row, 3, scale=scale, data={})
             assert config.seed == 3
             if config.data.kind != "phantom":  # which has a test part of its own
@@ -47,6 +48,31 @@ def test_every_row_of_every_experiment_is_a_valid_config_at_both_scales(name):
                 assert experiment.split == "validation"
             else:
                 assert experiment.split == "test"
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", sorted(NAMES - {"planted"}))
+def test_no_two_rows_are_the_same_run(name, scale):
+    rows = load_experiment(name).at(scale).rows
+    taken = {row.label: Path(row.after) if row.after else None for row in rows}
+    configs = {row_config(row, 0, scale=scale, data={}, taken=taken[row.label]).model_dump_json() for row in rows}
+    assert len(configs) == len(rows)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_added_tasks_have_the_steps_and_weights_of_the_others(scale):
+    """3 % of the images for as many steps as 10 % have."""
+    rows = {row.name: row for row in load_experiment("third-task").at(scale).rows}
+    configs = {
+        name: row_config(row, 0, scale=scale, data={}, taken=Path(row.after) if row.after else None)
+        for name, row in rows.items()
+    }
+    steps = {
+        name: config.training.epochs * (config.data.fraction * 16594 * 0.95 // config.training.batch_size)
+        for name, config in configs.items()
+    }
+    assert max(steps.values()) / min(steps.values()) < 1.1
+    assert len({config.training.task_weights["age"] for name, config in configs.items() if name != "alone"}) == 1
 
 
 @pytest.mark.parametrize("name", ["faces-small", "faces-full", "scans-head", "scans-prostate", "scans-phantom"])

@@ -131,5 +131,14 @@ def test_wrong_words_are_answered_in_one_line(toys, tmp_path):
     ):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             small(toys, tmp_path, **wrong)
-    with pytest.raises(ValueError, match="an experiment is one of duplicates, faces-full"):
-        fg.reproduce("faces")
+    for name in ("faces", "../experiments/faces-small"):
+        with pytest.raises(ValueError, match="an experiment is one of duplicates, faces-full"):
+            fg.reproduce(name)
+    for given, said in (
+        ({"overrides": ["stepz=3"]}, "--set of planted is one of tasks, groups"),
+        ({"overrides": ["steps='few'"]}, "--set steps: expected a value like 1200, found 'few'"),
+        ({"scale": "paper"}, "planted has one size"), ({"models": tmp_path}, "no networks to keep"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            fg.reproduce("planted", runs=tmp_path / "runs", results=tmp_path / "results", **given)
+    assert not (tmp_path / "results").exists()

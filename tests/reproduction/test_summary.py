@@ -98,14 +98,23 @@ def test_best_and_second_best_are_marked_and_ties_alike(tmp_path):
 
 
 def test_a_page_says_what_is_missing_and_how_it_was_made(tmp_path):
-    experiment, summary = made(tmp_path, {**VALUES, "sfg": VALUES["sfg"][:1]})
-    path = write_page(experiment, summary, tmp_path / "results")
+    _, summary = made(tmp_path, {**VALUES, "sfg": VALUES["sfg"][:1]})
+    path = write_page(summary, tmp_path / "results")
     text = path.read_text()
     assert "**Unfinished: 7 of 9 runs.**" in text
     for part in ("`do it`", "PyTorch", "cores", "made.json", "95 % t-intervals"):
         assert part in text
     assert re.search(r"\d{4}-\d\d-\d\d", text)
     assert json.loads((tmp_path / "results" / "made.json").read_text()) == json.loads(json.dumps(summary))
+
+
+def test_a_page_says_which_norms_were_used_where_they_differ(tmp_path):
+    _, summary = made(tmp_path, VALUES)
+    for row in summary["rows"]:
+        for run in row["runs"]:
+            run["statistics"] = "batch" if row["name"] == "one_task" else "recalibrated"
+    text = "\n".join(page(summary, {}))
+    assert "Norms in prediction: recalibrated ones; those of the batch for one_task." in text
 
 
 def test_distances_of_proportions():

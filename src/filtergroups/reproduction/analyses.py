@@ -25,8 +25,7 @@ def initialisation_distances(rows: Rows) -> dict[str, Any]:
     seeds = [
         (a["proportions"], b["proportions"]) for row in rows for a, b in combinations(row["runs"], 2)
     ]  # fmt: skip
-    together = [pair for pair in pairs if pair["count"]]
-    mean = {stage: statistics.fmean(pair[stage] for pair in together) for stage in STAGES} if together else None
+    mean = {stage: statistics.fmean(pair[stage] for pair in pairs) for stage in STAGES} if pairs else None
     return {
         "kind": "distances", "pairs": pairs, "mean": mean,
         "two_seeds": _distances(seeds) if seeds else None,
@@ -45,7 +44,7 @@ def sharing(rows: Rows) -> dict[str, Any]:
         of_runs = [run["proportions"] for run in row["runs"] if run.get("proportions")]
         if not of_runs or all(of["start"] == of["learned"] for of in of_runs):
             continue  # nothing was learned
-        full = of_runs[0]["groups"].index("shared") if "shared" in of_runs[0]["groups"] else 0
+        full = of_runs[0]["groups"].index("shared")
         by_layer = {
             stage: [statistics.fmean(of[stage][n][full] for of in of_runs) for n in range(len(of_runs[0]["layers"]))]
             for stage in STAGES

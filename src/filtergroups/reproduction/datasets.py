@@ -14,6 +14,8 @@ from filtergroups.data.images import cache_folder
 
 VARIABLE = "FILTERGROUPS_DATA"
 CLONE = Path(__file__).parents[3]
+# What a folder of any name is known by.
+CONTENT = {"UTKFace": "*_*_*_*.jpg*", "head-mr-ct": "*/mr.nii.gz", "prostate-t2-adc": "*/t2.nii.gz"}
 SPLIT_FILES = {"UTKFace": "utkface-split.csv"}  # the authors' own split; scans bring theirs along
 
 
@@ -47,7 +49,7 @@ def _root(name: str, place: Path, say: Callable[[str], None]) -> Path | None:
         return place / name
     if (place / f"{name}.tar").is_file():
         return unpacked(place / f"{name}.tar", say)
-    if place.name == name and place.is_dir():
+    if place.is_dir() and (place.name == name or any(place.glob(CONTENT[name]))):
         return place
     return None
 

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class Row:
     options: dict[str, Any] = field(default_factory=dict)
     after: str | None = None  # the row whose run of the same seed must be there first
     method: str | None = None  # the row of the paper's table that it stands beside
+    scale: str | None = None  # the only scale that has it; None: both
+    paper: dict[str, Any] = field(default_factory=dict)  # what else differs at the paper's own size
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,16 @@ class Experiment:
     analysis: str | None = None  # what is worked out besides the table
     maker: str = "training"
     notes: tuple[str, ...] = ()
+    cpu_notes: tuple[str, ...] = ()  # true at that scale only
     paper: dict[str, Any] = field(default_factory=dict)  # what differs at the paper's own size
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
+
+    def at(self, scale: str) -> "Experiment":
+        """The experiment with the rows and notes of one scale."""
+        notes = (*self.cpu_notes, *self.notes) if scale == "cpu" else self.notes
+        return replace(self, rows=[row for row in self.rows if row.scale in (None, scale)], notes=notes, cpu_notes=())
 
 
 def at_scale(name: str, scale: str) -> str:
@@ -83,26 +91,25 @@ def experiment_names() -> list[str]:
 def load_experiment(name: str) -> Experiment:
     """Read an experiment and the rows that it has from others."""
     path = experiments_folder() / name / "experiment.toml"
-    if not path.is_file():
+    if name not in experiment_names():  # a path to one is no name: runs would go where it points
         raise ConfigError(f"an experiment is one of {', '.join(experiment_names())}, found '{name}'; choose one")
     tree = tomllib.loads(path.read_text(encoding="utf-8"))
     columns = [Column(**entry) for entry in tree.pop("column")]
     rows = [_row(entry, name, path.parent) for entry in tree.pop("row")]
     if isinstance(tree.get("paper"), str):
         tree["paper"] = load_experiment(tree["paper"]).paper
-    return Experiment(name=name, columns=columns, rows=rows, notes=tuple(tree.pop("notes", ())), **tree)
+    tree |= {key: tuple(tree.get(key, ())) for key in ("notes", "cpu_notes")}
+    return Experiment(name=name, columns=columns, rows=rows, **tree)
 
 
 def _row(entry: dict[str, Any], experiment: str, folder: Path) -> Row:
     if "from" in entry:
         home, _, other = entry["from"].partition("/")
-        theirs = load_experiment(home).row(other)
-        return Row(theirs.name, entry["label"], theirs.home, theirs.config, theirs.options, theirs.after, theirs.method)
+        return replace(load_experiment(home).row(other), label=entry["label"])
+    known = {key: entry[key] for key in ("name", "label", "after", "scale", "paper") if key in entry}
+    options = {key: value for key, value in entry.items() if key not in {*known, "config", "method"}}
     config = folder / entry["config"] if "config" in entry else None
-    known = {"name", "label", "config", "after", "method"}
-    options = {key: value for key, value in entry.items() if key not in known}
-    method = entry.get("method", entry["name"])
-    return Row(entry["name"], entry["label"], experiment, config, options, entry.get("after"), method)
+    return Row(home=experiment, config=config, options=options, method=entry.get("method", entry["name"]), **known)
 
 
 def row_config(
@@ -115,7 +122,7 @@ def row_config(
     assert row.config is not None
     tree = read_tree(row.config)
     if scale == "paper":
-        tree = merged(tree, load_experiment(row.home).paper)
+        tree = merged(merged(tree, load_experiment(row.home).paper), row.paper)
     tree = merged(tree, {"data": data, "seed": seed})
     if taken is not None:
         tree = merged(tree, {"method": {row.options["takes"]: str(taken.resolve())}})

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from filtergroups.progress import Reporter
-from filtergroups.reproduction.planted import planted_run
+from filtergroups.reproduction.planted import DEFAULTS, planted_run
 
 MAKERS: dict[str, Callable[[dict[str, Any], Reporter], dict[str, Any]]] = {"planted": planted_run}
+OPTIONS: dict[str, dict[str, Any]] = {"planted": DEFAULTS}  # what --set can change of its rows

@@ -17,25 +17,28 @@ KEPT = ("best.safetensors", "statistics-best.safetensors", "metrics.jsonl", OUTC
 
 
 def keep_models(
-    jobs: Sequence["Job"], folder: Path, elsewhere: Mapping["Job", dict[str, Any]] | None = None
+    jobs: Sequence["Job"],
+    folder: Path,
+    data: str | None = None,
+    elsewhere: Mapping["Job", dict[str, Any]] | None = None,
 ) -> list[Path]:
     """Copy each row's best finished run to FOLDER/ROW; the selection set says which is best, never the test.
 
-    elsewhere: outcomes of runs whose folders are not here; where one of them is the best, the row's model stays.
+    data: the data set's name. elsewhere: outcomes that a results file has; where one of a run whose folder is not here
+    is the best, the row's model stays.
     """
     kept = []
     for row in dict.fromkeys(job.row for job in jobs):
         done = [job.folder for job in jobs if job.row is row and outcome(job.folder) is not None]
-        theirs = [
-            of["selection"]
-            for job, of in (elsewhere or {}).items()
-            if job.row is row and of.get("selection") is not None
-        ]
         if not done:
             continue
+        others = [of for job, of in (elsewhere or {}).items() if job.row is row and outcome(job.folder) is None]
+        theirs = [of["selection"] for of in others if of.get("selection") is not None]
+        if len(theirs) < len(others) and (folder / row.name / "best.safetensors").is_file():
+            theirs.append(selection_score(folder / row.name))  # of a record without one: the model that it left
         best = min(done, key=selection_score)
         if not theirs or selection_score(best) < min(theirs):
-            kept.append(_copy(best, folder / row.name))
+            kept.append(_copy(best, folder / row.name, data))
     return kept
 
 
@@ -47,7 +50,7 @@ def selection_score(run: Path) -> float:
     return progress.best["combined"]
 
 
-def _copy(run: Path, folder: Path) -> Path:
+def _copy(run: Path, folder: Path, data: str | None) -> Path:
     if folder.exists():
         if not (folder / "best.safetensors").is_file():
             raise RunError(f"{folder}: expected a kept model or nothing, found other files; choose another --models")
@@ -55,7 +58,9 @@ def _copy(run: Path, folder: Path) -> Path:
     config = Run.open(run).config()
     # Where the data were on the machine that trained is nobody's business: a clone's own data folder is named.
     places = {
-        key: Path("../../../data") / Path(value).name for key in PATHS if (value := getattr(config.data, key, None))
+        key: Path("../../../data") / (data if key == "root" and data else Path(value).name)
+        for key in PATHS
+        if (value := getattr(config.data, key, None))
     }
     config = config.model_copy(update={"data": config.data.model_copy(update=places)})
     for name in KEPT:

@@ -5,10 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from filtergroups.reproduction.experiment import Column, Experiment, at_scale
+from filtergroups.reproduction.experiment import Column, at_scale
 from filtergroups.writing import write_atomically
 
+NORMS = {"batch": "those of the batch", "running": "running ones", "recalibrated": "recalibrated ones"}
 BESIDE = 3  # with more columns the paper's numbers get a table of their own
+MASKED = (
+    "Weights that a kernel's group keeps from being read are trained all the same and counted under parameters; "
+    "multiplications are without them, and an export leaves them out."
+)
 PAPER_SIZE = (
     "This is the paper's own setting. On the machines of this project it has been checked for a few steps only; "
     "it wants a GPU."
@@ -19,7 +24,7 @@ def page_name(summary: dict[str, Any]) -> str:
     return at_scale(summary["experiment"], summary["scale"])
 
 
-def write_page(experiment: Experiment, summary: dict[str, Any], folder: Path) -> Path:
+def write_page(summary: dict[str, Any], folder: Path) -> Path:
     """Write NAME.json, the figures and NAME.md; what a stopped experiment has so far is written too."""
     from filtergroups.reproduction.pictures import draw
 
@@ -58,6 +63,8 @@ def page(summary: dict[str, Any], figures: dict[str, str]) -> Iterator[str]:
     for file, shows in figures.items():
         yield from ("", f"![{shows}]({file})")
     yield from ("", "## What it costs", "", *cost_table(summary))
+    if any("multiplications" in run for row in summary["rows"] for run in row["runs"]):
+        yield from ("", MASKED)
     if summary["notes"]:
         yield from ("", "## Notes", "", *(f"- {note}" for note in summary["notes"]))
     yield from ("", "## How it was made", "", *origin_lines(summary))
@@ -125,8 +132,20 @@ def _paper(row: dict[str, Any], column: Column) -> str:
 def _legend(summary: dict[str, Any]) -> str:
     part = {"validation": "the file's validation part, which neither training nor the choice of the epoch has seen",
             "test": "the test part"}.get(summary["split"], summary["split"])  # fmt: skip
-    measured = f"Mean ± standard deviation over seeds, on {part}. " if summary["data"] else ""
-    return f"{measured}**Best** and *second best* of a column by the mean."
+    norms = _norms(summary["rows"])
+    return f"Mean ± standard deviation over seeds, on {part}. **Best** and *second best* of a column by the mean." + (
+        f" Norms in prediction: {norms}." if norms else ""
+    )
+
+
+def _norms(rows: list[dict[str, Any]]) -> str:
+    """Which statistics the norms had, with the rows where these differ."""
+    labels = dict[str, list[str]]()
+    for row in rows:
+        for kind in dict.fromkeys(run["statistics"] for run in row["runs"] if run.get("statistics")):
+            labels.setdefault(NORMS.get(kind, kind), []).append(row["label"])
+    most, *others = sorted(labels, key=lambda kind: -len(labels[kind])) or [""]
+    return "; ".join([most, *(f"{kind} for {', '.join(labels[kind])}" for kind in others)])
 
 
 def paper_table(summary: dict[str, Any], columns: list[Column]) -> Iterator[str]:
@@ -170,7 +189,7 @@ def cost_table(summary: dict[str, Any]) -> Iterator[str]:
         shares = [r["multiplications"] / r["plain_multiplications"] for r in runs if r.get("plain_multiplications")]
         cells.append(f"{sum(shares) / len(shares):.2f}" if shares else "—")
         rows.append(cells)
-    head = ["", "training (minutes)", "parameters", "multiplications of an image (millions, at the mode)"]
+    head = ["", "training (minutes)", "parameters, as trained", "multiplications of an image (millions, at the mode)"]
     return table([*head, "of the plain network's"], rows)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filtergroups.config import Config
+from filtergroups.config import Config, ConfigError
 from filtergroups.reproduction.experiment import Experiment, Row, at_scale, load_experiment, row_config
 from filtergroups.reproduction.records import Settings, same, settings, without_places
 from filtergroups.reproduction.work import JOB, outcome
@@ -67,7 +67,7 @@ def describe(experiment: Experiment, job: Job, scale: str, where: dict[str, Any]
     what = {
         "maker": owner.maker, "split": owner.split, "samples": owner.samples, "seed": job.seed,
         "statistics": "batch" if scale == "paper" else None,
-        "options": {**job.row.options, **_options(overrides)} if owner.maker != "training" else {},
+        "options": {**job.row.options, **_options(owner, overrides)} if owner.maker != "training" else {},
     }  # fmt: skip
     if owner.maker != "training":
         return what, None
@@ -93,8 +93,8 @@ def prepare(job: Job, what: dict[str, Any], config: Config | None, after: Settin
     file = job.folder / JOB
     if file.is_file():
         found = json.loads(file.read_text(encoding="utf-8"))
-        started_from = found.pop("after", after)
-        if found != what or (after is not None and not same(started_from, after)):
+        started_from = found.pop("after", None)
+        if found != what or (after is not None and (started_from is None or not same(started_from, after))):
             other = "others" if found != what else f"others of {job.after} that it started from"
             raise RunError(
                 f"{job.folder}: expected a run of the same settings, found {other}; move it away or use --runs"
@@ -102,12 +102,20 @@ def prepare(job: Job, what: dict[str, Any], config: Config | None, after: Settin
     write_atomically(file, json.dumps(what if after is None else {**what, "after": after}, indent=1).encode())
 
 
-def _options(overrides: Sequence[str]) -> dict[str, Any]:
+def _options(experiment: Experiment, overrides: Sequence[str]) -> dict[str, Any]:
     from filtergroups.config_file import apply_override
+    from filtergroups.reproduction.makers import OPTIONS
 
     tree: dict[str, Any] = {}
     for override in overrides:
         apply_override(tree, override)
+    known = OPTIONS[experiment.maker]
+    for key, value in tree.items():
+        if key not in known:
+            raise ConfigError(f"--set of {experiment.name} is one of {', '.join(known)}, found {key!r}; choose one")
+        kind = type(known[key])
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise ConfigError(f"--set {key}: expected a value like {known[key]!r}, found {value!r}; change it")
     return tree
 
 

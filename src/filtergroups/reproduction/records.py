@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filtergroups.config import Config, ConfigError
 from filtergroups.config_file import PATHS, RUNS, make_config, merged
 from filtergroups.run import RunError
+from filtergroups.writing import write_atomically
 
 if TYPE_CHECKING:
     from filtergroups.reproduction.planning import Job
@@ -38,6 +40,34 @@ def recorded(files: Iterable[Path], wanted: Mapping["Job", Settings]) -> dict["J
         if (first := next(runs, None)) is not None:
             found[job] = first
     return found
+
+
+def recorded_seeds(file: Path) -> int:
+    """How many seeds the rows of a results file have at most."""
+    return max((seed + 1 for (_, seed), _ in _runs(file)), default=0) if file.is_file() else 0
+
+
+def set_aside(file: Path, summary: Mapping[str, Any]) -> tuple[int, Path] | None:
+    """Keep a results file under another name where it has runs that a new summary lacks: how many, and where."""
+    try:
+        before = _identities(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no results: nothing to keep
+    lacking = before - _identities(summary)
+    if not lacking:
+        return None
+    names = (f"{file.stem}-earlier{f'-{n}' if n > 1 else ''}.json" for n in count(1))
+    aside = next(path for name in names if not (path := file.with_name(name)).exists())
+    write_atomically(aside, file.read_bytes())
+    return len(lacking), aside
+
+
+def _identities(summary: Mapping[str, Any]) -> set[str]:
+    return {
+        json.dumps([row["folder"], run["seed"], run.get("date"), run["values"]], sort_keys=True)
+        for row in summary["rows"]
+        for run in row["runs"]
+    }
 
 
 def _runs(file: Path) -> list[tuple[tuple[str, int], dict[str, Any]]]:

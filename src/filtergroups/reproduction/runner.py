@@ -25,7 +25,7 @@ from filtergroups.reproduction.planning import (
     prepare,
     wanted_jobs,
 )
-from filtergroups.reproduction.records import recorded
+from filtergroups.reproduction.records import recorded, recorded_seeds, set_aside
 from filtergroups.reproduction.work import outcome, perform
 from filtergroups.run import RunError
 from filtergroups.signals import Stopped
@@ -69,7 +69,7 @@ def reproduce(
     overrides: 'section.key=value' for every row; the page then says so. jobs: runs at once, a process and a core each.
     rows: only these (and what they start from) are run; the page has all that are done. models: each row's best run of
     those that are done is copied to MODELS/NAME/ROW, without anything of the data. go_on: runs that a results file has
-    with the same settings count as done, wherever they were made.
+    with the same settings count as done, wherever they were made; of other seeds, too, they stay on the page.
     """
     from filtergroups.reproduction.models import keep_models
     from filtergroups.reproduction.page import write_page
@@ -80,22 +80,27 @@ def reproduce(
     if seeds < 1 or jobs < 1:
         raise ValueError(f"--seeds and --jobs are 1 or more, found {seeds} and {jobs}")
     told = report or Silent()
-    experiment = load_experiment(name)
-    # What makes the whole page, wherever and in however many parts it was made; and what goes on with this part.
-    command = _command(name, seeds, scale, overrides)
-    here = {"--data": data, "--runs": runs, "--results": results, "--jobs": jobs, "--models": models}
-    again = _command(name, seeds, scale, overrides, here, rows, go_on)
+    experiment = load_experiment(name).at(scale)
+    if experiment.maker != "training" and (scale != "cpu" or models is not None):
+        raise ValueError(f"{name} has one size and no networks to keep; leave out --scale and --models")
     where = locate(experiment.data, data, told.say) if experiment.data else generated(runs, scale)
-    planned = plan(experiment, seeds, scale, runs)
-    wanted = wanted_jobs(experiment, planned, rows)
+    file = results / f"{at_scale(name, scale)}.json"
+    planned = plan(experiment, max(seeds, recorded_seeds(file) if go_on else 0), scale, runs)
     made_from = {job: describe(experiment, job, scale, where, overrides) for job in planned}
     expected = all_settings(made_from)
-    for job in planned:
-        if job.folder.exists():
-            prepare(job, *made_from[job], expected[job]["after"])
     homes = dict.fromkeys([name, *(row.home for row in experiment.rows)])
     files = [results / f"{at_scale(home, scale)}.json" for home in homes]
     elsewhere = recorded(files, expected) if go_on else {}
+    on_page = max([seeds, *(job.seed + 1 for job in elsewhere)])
+    planned = [job for job in planned if job.seed < on_page]
+    wanted = wanted_jobs(experiment, [job for job in planned if job.seed < seeds], rows)
+    for job in planned:
+        if job.folder.exists():
+            prepare(job, *made_from[job], expected[job]["after"])
+    # What makes the whole page, wherever and in however many parts it was made; and what goes on with this part.
+    command = _command(name, on_page, scale, overrides)
+    here = {"--data": data, "--runs": runs, "--results": results, "--jobs": jobs, "--models": models}
+    again = _command(name, seeds, scale, overrides, here, rows, go_on)
 
     def publish() -> dict[str, Any]:
         done = {job: of for job in planned if (of := outcome(job.folder) or elsewhere.get(job)) is not None}
@@ -103,7 +108,10 @@ def reproduce(
             experiment, {job: {**of, "settings": expected[job]} for job, of in done.items()}, of=len(planned),
             scale=scale, command=command, overrides=list(overrides),
         )  # fmt: skip
-        write_page(experiment, summary, results)
+        if (kept := set_aside(file, summary)) is not None:
+            how = "" if go_on else "; to count them as done, move it back and give --go-on"
+            told.say(f"{file}: {kept[0]} of its runs are not among these; kept as {kept[1]}{how}")
+        write_page(summary, results)
         return summary
 
     todo = jobs_to_do(wanted, set(elsewhere))
@@ -122,8 +130,9 @@ def reproduce(
     except KeyboardInterrupt:
         raise StoppedAmongRuns(again, signal.SIGINT) from None
     if models is not None:
-        for kept in keep_models([job for job in wanted if job.row.home == name], models / name, elsewhere):
-            told.say(f"{kept}: kept")
+        own = [job for job in wanted if job.row.home == name]
+        for folder in keep_models(own, models / at_scale(name, scale), experiment.data, elsewhere):
+            told.say(f"{folder}: kept")
     return summary
 
 
