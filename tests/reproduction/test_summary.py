@@ -114,7 +114,7 @@ def test_a_page_says_which_norms_were_used_where_they_differ(tmp_path):
         for run in row["runs"]:
             run["statistics"] = "batch" if row["name"] == "one_task" else "recalibrated"
     text = "\n".join(page(summary, {}))
-    assert "Norms in prediction: recalibrated ones; those of the batch for one_task." in text
+    assert "Norms in prediction: recalibrated ones; those of the batch for “one_task”." in text
 
 
 def test_distances_of_proportions():

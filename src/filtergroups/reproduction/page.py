@@ -143,9 +143,9 @@ def _norms(rows: list[dict[str, Any]]) -> str:
     labels = dict[str, list[str]]()
     for row in rows:
         for kind in dict.fromkeys(run["statistics"] for run in row["runs"] if run.get("statistics")):
-            labels.setdefault(NORMS.get(kind, kind), []).append(row["label"])
+            labels.setdefault(NORMS.get(kind, kind), []).append(f"“{row['label']}”")
     most, *others = sorted(labels, key=lambda kind: -len(labels[kind])) or [""]
-    return "; ".join([most, *(f"{kind} for {', '.join(labels[kind])}" for kind in others)])
+    return "; ".join([most, *(f"{kind} for {' and '.join(labels[kind])}" for kind in others)])
 
 
 def paper_table(summary: dict[str, Any], columns: list[Column]) -> Iterator[str]:
