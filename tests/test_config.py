@@ -31,6 +31,7 @@ def changed(section, **values):
             {**changed("training", cost_factor=1.0), "method": {"name": "constant_mask"}},
             r"cost_factor is for a method that learns its groups .*'constant_mask'",
         ),
+        (changed("data", size=8), "data.size is 16 or more for vgg11, found 8"),
         ({"network": {"name": "vgg11"}}, "data: expected a value, found none"),
         ({**FACES, "tasks": [{"name": "a", "kind": "regression"}]}, "are for data.kind = 'table'"),
     ],
@@ -49,6 +50,38 @@ def test_tables_need_tasks_of_their_own(tmp_path):
     tree["tasks"] = [{"name": "a", "kind": "regression"}] * 2
     with pytest.raises(ConfigError, match="unique"):
         make_config(tree)
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ({"name": "error"}, "'error' is a column of every table of predictions"),
+        ({"name": "a", "scale": 0}, r"tasks\.0\.scale: expected a number other than 0"),
+        ({"name": "a", "scale": float("nan")}, r"tasks\.0\.scale: .*finite number"),
+    ],
+)
+def test_tasks_that_could_not_be_trained_or_written_are_refused(tmp_path, task, said):
+    tree = table_tree(tmp_path, tmp_path / "t.csv")
+    tree["tasks"] = [{"kind": "regression", **task}]
+    with pytest.raises(ConfigError, match=said):
+        make_config(tree)
+
+
+@pytest.mark.parametrize("written", ["", "none"])
+def test_scans_may_have_one_task_only(tmp_path, written):
+    data = {"kind": "scans", "root": str(tmp_path), "labels": written}
+    config = make_config({"data": data, "network": {"name": "highresnet"}})
+    (tmp_path / "c.toml").write_text(dump_config(config))
+    assert config.data.labels is load_config(tmp_path / "c.toml").data.labels is None
+    assert load_config(tmp_path / "c.toml").data.target == "ct.nii.gz"
+
+
+def test_an_extended_file_s_runs_are_relative_to_it(tmp_path):
+    (tmp_path / "below").mkdir()
+    above = make_config({**FACES, "method": {"name": "fixed_mask", "mask_from": "../runs/my"}})
+    (tmp_path / "above.toml").write_text(dump_config(above))
+    (tmp_path / "below" / "c.toml").write_text('extends = "../above.toml"')
+    assert load_config(tmp_path / "below" / "c.toml").method.mask_from == tmp_path.parent / "runs" / "my"
 
 
 def test_overrides_reach_every_key_and_paths_start_at_the_file(tmp_path):

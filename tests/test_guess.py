@@ -18,3 +18,43 @@ def test_the_groups_have_some_300_steps_and_at_most_half_of_the_epochs(tmp_path,
     assert training["epochs"] - training["finetune_epochs"] == epochs_for_groups
     steps_per_epoch = int(0.7 * rows) // training["batch_size"]
     assert epochs_for_groups == 20 or 300 <= epochs_for_groups * steps_per_epoch < 300 + steps_per_epoch
+
+
+def tasks_of(tmp_path, header, rows):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    table = tmp_path / "labels.csv"
+    table.write_text("\n".join([header, *rows]) + "\n")
+    text = guess_config(table, tmp_path)
+    return tomllib.loads(text), text
+
+
+def test_a_split_by_its_usual_names_is_no_task(tmp_path):
+    rows = [f"a.png,{n % 7}.5,{('Train', 'val', 'test')[n % 3]}" for n in range(30)]
+    tree, _ = tasks_of(tmp_path, "image,level,split", rows)
+    assert tree["data"]["split_column"] == "split"
+    assert [task["name"] for task in tree["tasks"]] == ["level"]
+
+
+def test_columns_that_are_no_labels_are_said_so(tmp_path):
+    rows = [f"{n};a.png;{n % 9}.25;{1000 + n};{n % 5},{n};{n if n % 9 else 'unknown'}" for n in range(90)]
+    tree, text = tasks_of(tmp_path, ";image;level;patient_id;comma;mixed", rows)
+    assert [task["name"] for task in tree["tasks"]] == ["level"]
+    assert "# column '' looks like a running number" in text
+    assert "# column 'patient_id' looks like a running number" in text
+    assert "# column 'comma' has numbers with a decimal comma" in text
+    assert "# column 'mixed' holds numbers mostly, but also 'unknown'" in text
+
+
+def test_missing_values_that_are_written_out_change_no_task(tmp_path):
+    rows = [f"a.png,{'nan' if n == 0 else f'{n}.5'},{'NA' if n % 5 == 0 else n % 2}" for n in range(60)]
+    tree, _ = tasks_of(tmp_path, "image,age,sick", rows)
+    age, sick = tree["tasks"]
+    assert (age["kind"], age["scale"]) == ("regression", 59.5)
+    assert (sick["kind"], sick["labels"]) == ("classification", ["0", "1"])
+
+
+def test_names_that_no_task_may_have_are_changed(tmp_path):
+    tree, _ = tasks_of(tmp_path, "image,error,FEV1/FVC", [f"a.png,{n % 7}.5,{n % 9}.5" for n in range(30)])
+    assert [(task["name"], task["column"]) for task in tree["tasks"]] == [
+        ("error_", "error"), ("FEV1_FVC", "FEV1/FVC"),
+    ]  # fmt: skip

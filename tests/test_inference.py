@@ -243,6 +243,29 @@ def test_maps_of_how_sure_a_scan_s_prediction_is(scan_run: Path, tmp_path: Path)
     assert (maps["organs_mutual_information"] <= maps["organs_entropy"] + 1e-5).all()
 
 
+def test_label_maps_have_the_values_of_the_training_s(tmp_path: Path):
+    root = tmp_path / "scans"
+    for seed, name in enumerate(("ada", "bob", "cyd")):
+        write_patient(root, name, seed)
+        labels = nib.load(root / name / "labels.nii.gz")
+        values = np.where(np.asarray(labels.dataobj) > 0, 500, 7).astype(np.int16)
+        nib.save(nib.Nifti1Image(values, labels.affine), root / name / "labels.nii.gz")
+    (root / "labels.json").write_text(json.dumps({"7": "background", "500": "bright"}))
+    data = {"kind": "scans", "root": str(root), "cache": str(tmp_path / "cache"), "patch": 12, "target": "none"}
+    config = make_config({"data": data, "network": {"name": "highresnet", "width": 0.125}})
+    run = untrained_run(tmp_path / "run", config)
+    assert Run.open(run).config().data.target is None
+    fg.predict(run, [root / "ada"], tmp_path / "out", samples=0)
+    assert [path.name for path in sorted((tmp_path / "out/ada").iterdir())] == [
+        "organs.nii.gz",
+        "organs_entropy.nii.gz",
+    ]
+    predicted = np.asarray(nib.load(tmp_path / "out/ada/organs.nii.gz").dataobj)
+    assert set(np.unique(predicted)) <= {7, 500}
+    with pytest.raises(ValueError, match="--by: a column is for images, found 'sex' for scans"):
+        fg.evaluate(run, samples=0, by="sex")
+
+
 def test_scans_are_not_written_over(scan_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for folder in ("one", "two"):
         write_patient(tmp_path / folder, "ada", 0)

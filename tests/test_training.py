@@ -396,6 +396,30 @@ def test_too_few_images_for_a_batch(folder, tmp_path):
         train(config_for(folder, batch_size=50), tmp_path / "run")
 
 
+def test_a_training_that_failed_before_it_began_is_not_in_the_way(folder, tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(DataError):
+        train(config_for(folder, batch_size=50), run)
+    with Run(run).locked(), pytest.raises(RunError, match="another process"):
+        train(config_for(folder, epochs=1), run)
+    assert Run(run).config().training.batch_size == 50
+    train(config_for(folder, epochs=1), run)
+    assert Run(run).config().training.batch_size == 8
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a GPU")
+def test_a_device_that_is_not_there_is_said_in_one_line(folder, tmp_path):
+    with pytest.raises(RunError, match=r"training.accelerator = 'cuda'") as caught:
+        train(config_for(folder, accelerator="cuda"), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_explodes_before_a_checkpoint_says_so(folder, tmp_path):
+    with pytest.raises(Diverged, match="nothing is saved yet"):
+        train(config_for(folder, epochs=50, learning_rate=1e30, checkpoint_every=1000), tmp_path / "run")
+
+
 def test_a_folder_that_cannot_be_written(folder, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="expected a folder to write to"):

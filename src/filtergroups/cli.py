@@ -302,6 +302,8 @@ def figures(
     with one_line_errors():
         from filtergroups.paper_figures import figures as draw_figures
 
+        if split not in (None, "train", "validation", "test"):
+            raise ValueError(f"--split is train, validation or test, found {split!r}")
         bar = progress_bar()
         try:
             written = draw_figures(run, out, format=format, data=data, split=split, force=force, progress=bar.preparing)

@@ -9,6 +9,7 @@ from filtergroups.baselines import METHODS
 from filtergroups.tasks import Classification, ImageRegression, Regression, Segmentation, Task
 
 Positive = Annotated[int, Field(gt=0)]
+SMALLEST_VGG11 = 16  # it halves an image four times
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -28,11 +29,22 @@ class TaskConfig(Section):
     name: str
     kind: Literal["regression", "classification", "segmentation", "image_regression"]
     column: str | None = Field(None, description="column of the table; None: the task's name")
-    classes: Annotated[int, Field(ge=2)] | None = Field(None, description="number of classes; None: those in the data")
+    classes: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="number of classes; None: as many as labels, or (classification) as are in the data"
+    )
     labels: list[str] | None = Field(None, description="names of the classes, in order; None: as found in the data")
-    scale: float = Field(1.0, description="real values: the network learns label / scale + offset")
-    offset: float = 0.0
+    scale: float = Field(
+        1.0, allow_inf_nan=False, description="real values: the network learns label / scale + offset; not 0"
+    )
+    offset: float = Field(0.0, allow_inf_nan=False, description="see scale")
     unit: str = Field("", description="real values: what they are measured in")
+
+    @field_validator("scale")
+    @classmethod
+    def _can_be_divided_by(cls, scale: float) -> float:
+        if not scale:
+            raise ValueError("expected a number other than 0, found 0; change it")
+        return scale
 
     def task(self, classes: int | None = None) -> Task:
         """The task itself; classes where the config leaves them to the data."""
@@ -64,7 +76,7 @@ class ImageData(AnyData):
 
     root: Path = Field(description="folder of the images")
     size: Positive = Field(64, description="images are resized to size × size")
-    channels: Literal[1, 3] = 3
+    channels: Literal[1, 3] = Field(3, description="1: grey, 3: colour; images are converted")
     flip: bool = Field(False, description="augmentation: mirror images left-right at random")
     shift: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0, description="augmentation: shift by up to this share of the size"
@@ -78,7 +90,7 @@ class TableData(ImageData):
 
     kind: Literal["table"]
     table: Path = Field(description="CSV or TSV file with a header")
-    image_column: str = "image"
+    image_column: str = Field("image", description="column of the image paths, below root")
     split_column: str | None = Field(None, description="column with train, validation or test; None: a seeded split")
     group_column: str | None = Field(None, description="rows with the same value stay in one part of the seeded split")
     split_file: Path | None = Field(None, description="CSV file,split; read if it exists, else written")
@@ -108,14 +120,14 @@ class ScansData(AnyData):
     kind: Literal["scans"]
     root: Path = Field(description="folder that holds one folder a patient")
     input: str = Field("mr.nii.gz", description="file name of the input in each patient's folder")
-    target: str | None = Field("ct.nii.gz", description="file name of the image to synthesise")
-    labels: str | None = Field("labels.nii.gz", description="file name of the label map")
+    target: str | None = Field("ct.nii.gz", description="file name of the image to synthesise; 'none': no such task")
+    labels: str | None = Field("labels.nii.gz", description="file name of the label map; 'none': no such task")
     valid: str | None = Field(None, description="file name of a mask: the synthesis counts where it is 1")
-    target_task: str = "ct"
-    labels_task: str = "organs"
+    target_task: str = Field("ct", description="what the synthesis is called")
+    labels_task: str = Field("organs", description="what the segmentation is called")
     label_names: dict[str, str] | None = Field(None, description="value -> name; None: labels.json in the root")
     target_scale: float = Field(1024.0, description="the network learns target / scale + offset")
-    target_offset: float = 1.0
+    target_offset: float = Field(1.0, description="see target_scale")
     target_unit: str = Field("", description="what the target is measured in, for example HU")
     split_file: Path | None = Field(None, description="CSV patient,split; None: split.csv in the root, else seeded")
     spacing: Annotated[float, Field(gt=0)] | None = Field(None, description="resample to this isotropic spacing in mm")
@@ -130,6 +142,11 @@ class ScansData(AnyData):
     rotation: Annotated[float, Field(ge=0, le=180)] = Field(10.0, description="augmentation: rotate by ± these degrees")
     bone_above: float | None = Field(None, description="report PSNR where the target is above this, as 'bone'")
     cache: Path | None = None
+
+    @field_validator("target", "labels", "valid", mode="before")
+    @classmethod
+    def _none_can_be_written(cls, value: Any) -> Any:
+        return None if value in ("", "none") else value
 
 
 class PhantomData(AnyData):
@@ -177,9 +194,17 @@ class MethodConfig(Section):
     extend: Path | None = Field(
         None, description="fixed_mask: the run whose kernels are kept as they are, while a task is added to its tasks"
     )
-    groups: Literal["tasks+shared", "all_subsets"] | list[list[str]] = "tasks+shared"
-    init: Literal["shared", "specific", "random", "mask"] = "shared"
-    estimator: Literal["soft", "straight_through", "gumbel_rao"] = "soft"
+    groups: Literal["tasks+shared", "all_subsets"] | list[list[str]] = Field(
+        "tasks+shared",
+        description="the sets of tasks that kernels may serve: each alone and all together, every subset, or a list",
+    )
+    init: Literal["shared", "specific", "random", "mask"] = Field(
+        "shared",
+        description="where p starts: mostly shared, mostly the tasks' own, at random, or at equal fixed groups",
+    )
+    estimator: Literal["soft", "straight_through", "gumbel_rao"] = Field(
+        "soft", description="how gates are sampled in training and what gradient p gets from them"
+    )
     per_example: bool = Field(False, description="one gate per example, not per batch")
     threshold: Annotated[float, Field(ge=0, lt=0.2)] = Field(1e-3, description="gates below are not computed; 0: exact")
 
@@ -187,8 +212,8 @@ class MethodConfig(Section):
 class TemperatureConfig(Section):
     """temperature(step) = max(floor, start · exp(−rate · step))"""
 
-    start: Annotated[float, Field(gt=0)] = 1.0
-    floor: Annotated[float, Field(gt=0)] = 0.1
+    start: Annotated[float, Field(gt=0)] = Field(1.0, description="at the first step; high: soft gates")
+    floor: Annotated[float, Field(gt=0)] = Field(0.1, description="never below; low: gates near 0 and 1")
     rate: Annotated[float, Field(ge=0)] | None = Field(None, description="None: reaches the floor at half the steps")
     noise_warmup: bool = Field(False, description="gates begin at p, and noise comes as the temperature falls")
 
@@ -201,8 +226,10 @@ class TrainingConfig(Section):
     optimiser: Literal["adam", "adamw"] = "adam"
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    schedule: Literal["constant", "cosine"] = "constant"
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    schedule: Literal["constant", "cosine"] = Field(
+        "constant", description="of the learning rate; cosine: half a wave to 0"
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(0, description="steps in which the learning rate rises from 0")
     probability_factor: Annotated[float, Field(gt=0)] = Field(
         10.0, description="learning rate of p, times that of weights"
     )
@@ -215,7 +242,9 @@ class TrainingConfig(Section):
         0.5, description="multiplications asked for, as a share of the plain network's"
     )
     clip_norm: Annotated[float, Field(ge=0)] = Field(0.0, description="clip the gradient's norm; 0: do not")
-    task_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    task_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict, description="task -> factor of its loss; 1 where it is not named"
+    )
     uncertainty_weighting: bool = Field(False, description="learn the tasks' weights (Kendall et al.)")
     finetune_epochs: Annotated[int, Field(ge=0)] = Field(
         0, description="the last epochs, with every kernel fixed in its most probable group"
@@ -226,16 +255,16 @@ class TrainingConfig(Section):
     validate_every: Annotated[int, Field(ge=0)] = Field(0, description="steps; 0: after each epoch")
     validate_examples: Annotated[int, Field(ge=0)] = Field(0, description="how many to validate on; 0: all")
     checkpoint_every: Positive = Field(200, description="steps between checkpoints")
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    devices: Positive = 1
-    nodes: Positive = 1
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto: a GPU where there is one")
+    devices: Positive = Field(1, description="processes on this machine, a device each")
+    nodes: Positive = Field(1, description="machines")
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field("32-true", description="of the network's numbers")
     threads: Positive | None = Field(None, description="CPU threads; None: torch's default")
 
     @model_validator(mode="after")
     def _phases_fit(self) -> "TrainingConfig":
         if self.finetune_epochs >= self.epochs:
-            raise ValueError(f"finetune_epochs is below epochs ({self.epochs}), found {self.finetune_epochs}")
+            raise ValueError(f"finetune_epochs is below epochs ({self.epochs}), found {self.finetune_epochs}; set both")
         if self.rewind and not self.finetune_epochs:
             raise ValueError("rewind begins anew where finetune_epochs begin, found none; set finetune_epochs")
         return self
@@ -263,6 +292,8 @@ class Config(Section):
         names = [task.name for task in tasks]
         if len(set(names)) < len(names):
             raise ValueError(f"task names are unique, found {names}")
+        if taken := sorted({"file", "error"} & set(names)):
+            raise ValueError(f"{taken[0]!r} is a column of every table of predictions; give the task another name")
         return tasks
 
     @model_validator(mode="after")
@@ -271,6 +302,8 @@ class Config(Section):
             raise ValueError("a table needs at least one [[tasks]] entry, found none")
         if self.data.kind != "table" and self.tasks:
             raise ValueError(f"[[tasks]] are for data.kind = 'table'; '{self.data.kind}' has its own, remove them")
+        if self.network.name == "vgg11" and self.data.kind in ("table", "faces") and self.data.size < SMALLEST_VGG11:
+            raise ValueError(f"data.size is {SMALLEST_VGG11} or more for vgg11, found {self.data.size}; enlarge it")
         for key in ("mask_from", "extend"):
             if getattr(self.method, key) is not None and self.method.name != "fixed_mask":
                 raise ValueError(f"method.{key} is for the method 'fixed_mask', found '{self.method.name}'; remove it")

@@ -80,11 +80,14 @@ def merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_absolute_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
-    data = {
-        key: str((folder / Path(value).expanduser()).resolve()) if key in PATHS and isinstance(value, str) else value
-        for key, value in tree.get("data", {}).items()
-    }
-    return {**tree, "data": data} if data else tree
+    def absolute(section: str, keys: Sequence[str]) -> dict[str, Any]:
+        return {
+            key: str((folder / Path(value).expanduser()).resolve()) if key in keys and isinstance(value, str) else value
+            for key, value in tree[section].items()
+        }
+
+    sections = {section: keys for section, keys in (("data", PATHS), ("method", RUNS)) if section in tree}
+    return {**tree, **{section: absolute(section, keys) for section, keys in sections.items()}}
 
 
 def make_config(tree: Mapping[str, Any], where: str = "config") -> Config:
@@ -166,7 +169,10 @@ def dump_config(config: Config) -> str:
     """The complete config as TOML."""
     import tomli_w
 
-    return tomli_w.dumps(_without_none(json.loads(config.model_dump_json())))
+    tree = json.loads(config.model_dump_json())
+    if isinstance(config.data, ScansData):  # whose defaults are files: that there is none has to be said
+        tree["data"] |= {key: "none" for key in ("target", "labels") if tree["data"][key] is None}
+    return tomli_w.dumps(_without_none(tree))
 
 
 def _without_none(tree: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 
 from filtergroups.calibration import CalibrationMeter, batch_of_one
-from filtergroups.config import Config, PhantomData
+from filtergroups.config import Config, FacesData, PhantomData, ScansData, TableData
 from filtergroups.correction import load_corrections
 from filtergroups.data.examples import DataError, Examples, Volumes
 from filtergroups.data.load import load_data
@@ -63,6 +63,8 @@ def evaluate(
         notes.append("corrections were fitted with recalibrated norms, as `predict` has them, not those of the batch")
     meter = CalibrationMeter(restored.tasks, corrections)
     if split in found.volumes:
+        if by is not None:
+            raise DataError(f"--by: a column is for images, found {by!r} for scans; leave it out: they have regions")
         result = _of_volumes(restored, found.volumes[split], samples, norms, meter, progress)
     else:
         result = _of_images(restored, found.parts[split], samples, norms, by, meter, progress)
@@ -92,12 +94,17 @@ def moved(config: Config, root: Path | None, split_file: Path | None) -> Config:
                 f"{root}: expected a folder, found {'a file' if root.exists() else 'nothing'}; check --data"
             )
         update["root"] = root.resolve()
-        if hasattr(config.data, "split_file") and split_file is None:
+        # A table names the same images wherever they lie; other faces or scans have another split.
+        if isinstance(config.data, FacesData | ScansData) and split_file is None:
             update["split_file"] = None
     if split_file is not None:
         if isinstance(config.data, PhantomData):
             raise DataError("the phantom has its own split; leave --split-file out")
+        if not split_file.is_file():
+            raise DataError(f"{split_file}: expected a split file, found none; check --split-file")
         update["split_file"] = split_file.resolve()
+        if isinstance(config.data, TableData):
+            update["split_column"] = None
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
 
 

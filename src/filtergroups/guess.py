@@ -1,21 +1,21 @@
 """A first config for a table of labels: look at the columns, guess the tasks, write it down with comments."""
 
 import math
+import re
 from pathlib import Path
 
-from filtergroups.data.decoding import decode
-from filtergroups.data.examples import SPLITS, DataError
-from filtergroups.data.splits import SHARES
+from filtergroups.data.decoding import SUFFIXES, decode
+from filtergroups.data.examples import DataError
+from filtergroups.data.splits import SHARES, part_named
 from filtergroups.data.table import Row, image_path, read_table
 
 MOST_CLASSES = 20
 FEWEST_A_CLASS = 5  # a text that recurs less often is rather an identifier
 EPOCHS = 40
 GROUPS_IN = 300  # steps in which p, at 30 times the learning rate of the weights, finds the groups
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
-
-
-NO_SPLIT = '# split_column = "split"   # without one: 70/15/15 by seed, kept beside the table'
+IMAGE_ENDINGS = tuple(sorted(SUFFIXES))
+IDENTIFIERS = ("id", "index", "idx")  # as the last word of a column's name
+MISSING = ("", "nan", "na", "n/a")
 
 
 def guess_config(table: Path, images: Path) -> str:
@@ -24,7 +24,7 @@ def guess_config(table: Path, images: Path) -> str:
     image_column = _image_column(rows, table)
     names = [row[image_column] for row in rows]
     channels = _channels(images, names)
-    split_column = next((key for key in rows[0] if {row[key] for row in rows} <= set(SPLITS)), None)
+    split_column = next((key for key in rows[0] if all(part_named(row[key]) for row in rows)), None)
     lines = [
         "# Guessed from the table; check it, then: filtergroups data check THIS_FILE",
         "seed = 0",
@@ -107,14 +107,17 @@ def _channels(images: Path, names: list[str]) -> int:
 
 def _task(key: str, values: list[str]) -> list[str]:
     """The lines of a task for a column, or a comment where it is none."""
-    present = [value for value in values if value]
+    present = [value for value in values if value.lower() not in MISSING]
     kinds = sorted(set(present), key=_order)
     numbers = [number for value in present if (number := _number(value)) is not None]
     if present and all(value.lower().endswith(IMAGE_ENDINGS) for value in present):
         return [f"# column '{key}' holds image paths; for label maps add a task of kind 'segmentation'"]
     if len(kinds) < 2:
         return [f"# column '{key}' has {len(kinds)} distinct value(s): nothing to learn"]
-    name = "".join("_" if c in ".+" else c for c in key)
+    if not key or (len(numbers) == len(present) and re.split(r"[^a-z]+", key.lower())[-1] in IDENTIFIERS):
+        return [f"# column '{key}' looks like a running number or an identifier, perhaps a group_column"]
+    name = "".join("_" if c in ".+/\\" else c for c in key)
+    name += "_" if name in ("file", "error", "shared") else ""
     missing = f"   # {len(values) - len(present)} missing" if len(present) < len(values) else ""
     lines = ["[[tasks]]", f"name = {_text(name)}{missing}", f"column = {_text(key)}"]
     whole = all(number.is_integer() for number in numbers)
@@ -129,7 +132,12 @@ def _task(key: str, values: list[str]) -> list[str]:
     if len(kinds) <= MOST_CLASSES and len(present) >= FEWEST_A_CLASS * len(kinds):
         labels = ", ".join(_text(value) for value in kinds)
         return [*lines, 'kind = "classification"', f"labels = [{labels}]"]
-    return [f"# column '{key}' has {len(kinds)} different texts: an identifier, perhaps a group_column"]
+    if len(numbers) > len(present) / 2:
+        text = next(value for value in present if _number(value) is None)
+        return [f"# column '{key}' holds numbers mostly, but also {text!r}: leave such cells empty for a task"]
+    comma = all(_number(value.replace(",", ".", 1)) is not None for value in present)
+    what = "numbers with a decimal comma: write a point" if comma else f"{len(kinds)} different texts: an identifier"
+    return [f"# column '{key}' has {what}" + ("" if comma else ", perhaps a group_column")]
 
 
 def _order(value: str) -> tuple[float, str]:
@@ -139,9 +147,10 @@ def _order(value: str) -> tuple[float, str]:
 
 def _number(value: str) -> float | None:
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _text(value: object) -> str:

@@ -32,13 +32,14 @@ class Run:
     def create(path: Path, config: Config) -> "Run":
         """A new folder with the complete config in it."""
         run = Run(path)
-        if (path / "config.toml").exists():
+        if run.begun:
             raise RunError(
                 f"{path}: expected a new folder, found a run; use `filtergroups resume {path}` or another --run"
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "config.toml", dump_config(config).encode())
+            with run.locked():  # by nobody who is about to begin
+                write_atomically(path / "config.toml", dump_config(config).encode())
         except OSError as error:
             raise RunError(
                 f"{path}: expected a folder to write to, found {error.strerror}; choose another --run"
@@ -70,6 +71,13 @@ class Run:
             yield
         finally:
             lock.release()
+
+    @property
+    def begun(self) -> bool:
+        """Has it been trained at all? One that failed before its first step has a config and nothing to lose."""
+        return (self.path / "config.toml").exists() and (
+            (self.path / "metrics.jsonl").exists() or any(self.path.glob("*.safetensors"))
+        )
 
     def checkpoint(self, name: str) -> Path:
         return self.path / f"{name}.safetensors"

@@ -21,6 +21,8 @@ from filtergroups.tasks import Classification, ImageRegression, Prediction, Regr
 from filtergroups.volumes import predict_volume
 from filtergroups.writing import write_atomically
 
+Array = np.ndarray[Any, Any]
+
 
 def predict_scans(
     predict_one: Callable[[Tensor], dict[str, Prediction]],
@@ -62,14 +64,22 @@ def predict_scans(
                 else:
                     array = to_original_grid(values, way_back)
                 path = folder / f"{task.name}{suffix}.nii.gz"
-                dtype = np.float32 if values.is_floating_point() else np.uint8
-                image_out = nibabel.Nifti1Image(array.astype(dtype), way_back.file_affine)
+                made = array.astype(np.float32) if values.is_floating_point() else _label_map(array, constants)
+                image_out = nibabel.Nifti1Image(made, way_back.file_affine)
                 write_atomically(path, _gzipped(image_out))
                 result.written.append(path)
         result.count += 1
         if progress is not None:
             progress("predicting", number, len(files))
     return result
+
+
+def _label_map(classes: Array, constants: dict[str, Any]) -> Array:
+    """A map of classes with the values that the training's label maps had for them."""
+    values = np.asarray(constants["label_values"])
+    kind = next(kind for kind in (np.uint8, np.int16, np.int32) if values.max() <= np.iinfo(kind).max)
+    labels: Array = values.astype(kind)[classes.astype(np.int64)]
+    return labels
 
 
 def _maps(task: Task, prediction: Prediction, correction: Correction | None, intervals: bool) -> dict[str, Tensor]:

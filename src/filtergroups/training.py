@@ -1,5 +1,6 @@
 """The training loop, top to bottom."""
 
+import errno
 import math
 import os
 import shutil
@@ -71,10 +72,14 @@ def make_fabric(config: TrainingConfig) -> Any:
     several = processes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
     # Gates leave parts of the network out of some steps, so that not every parameter has a gradient.
     strategy: Any = DDPStrategy(find_unused_parameters=True) if several else "auto"
-    fabric = Fabric(
-        accelerator=config.accelerator, devices=config.devices, num_nodes=config.nodes, strategy=strategy,
-        precision=config.precision,
-    )  # fmt: skip
+    try:
+        fabric = Fabric(
+            accelerator=config.accelerator, devices=config.devices, num_nodes=config.nodes, strategy=strategy,
+            precision=config.precision,
+        )  # fmt: skip
+    except (RuntimeError, ValueError, ImportError) as error:  # a device that is not there, in many words
+        said = str(error).strip().partition("\n")[0]
+        raise RunError(f"training.accelerator = {config.accelerator!r}, devices = {config.devices}: {said}") from None
     fabric.launch()
     return fabric
 
@@ -88,7 +93,8 @@ def _train(run: Run, config: Config, fabric: Any, report: Reporter) -> Run:
         try:
             Trainer(run, config, fabric, report).fit()
         except OSError as error:
-            raise RunError(f"{run.path}: could not write: {error.strerror}; free some space, then resume") from None
+            remedy = "free some space, then resume" if error.errno == errno.ENOSPC else "mend that, then resume"
+            raise RunError(f"{error.filename or run.path}: could not write: {error.strerror}; {remedy}") from None
         finally:
             report.stop()
     return run
@@ -245,11 +251,8 @@ class Trainer:
     def _check_finite(self, terms: Terms, step: int) -> None:
         for name, loss in terms.tasks.items():
             if not math.isfinite(loss.item()):
-                kept = (
-                    f"the checkpoint of step {self.progress.step} is kept"
-                    if self.progress.step
-                    else "nothing is saved yet"
-                )
+                saved = self.run.checkpoint("last").exists()
+                kept = "the last checkpoint is kept" if saved else "nothing is saved yet"
                 raise Diverged(
                     f"the loss of task '{name}' became {loss.item()} at step {step}; {kept}; "
                     "lower training.learning_rate or set training.clip_norm"

@@ -112,7 +112,10 @@ with contextlib.suppress(OSError, AttributeError):
 def _pixels(image: Image.Image, size: int, channels: int) -> Array:
     mode = "RGB" if channels == 3 else "L"
     if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+        values = np.asarray(image)
+        if values.dtype.itemsize > 2 and 0 < values.max() < 256:  # of 16 bits the upper 8 are used: all black
+            raise DataError(f"expected 16-bit values, found 0 to {values.max()} in 32 bits; save 8 bits a channel")
+        image = Image.fromarray((values >> 8).clip(0, 255).astype(np.uint8))
     elif image.mode == "F":
         image = _from_floats(np.asarray(image))
     elif image.mode in ("RGBa", "La"):  # colours that were multiplied by their opacity

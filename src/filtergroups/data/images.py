@@ -246,6 +246,11 @@ def image_data(
     of_part = {part: [row for row, own in enumerate(split) if own == part and row not in bad] for part in parts}
     if constants is None:
         if not of_part.get("train"):
+            if unread := [row for row, own in enumerate(split) if own == "train" and row in bad]:
+                raise DataError(
+                    f"{config.root / names[unread[0]]}: {bad[unread[0]]}, and none of the {len(unread)} images of the "
+                    "part 'train' can be read; check data.root"
+                )
             raise DataError(f"{config.root}: expected images in the part 'train', found none; check the split")
         mean, deviation = channel_statistics(images, of_part["train"])
         constants = {"mean": mean, "deviation": deviation, "size": config.size, "channels": config.channels}

@@ -10,6 +10,13 @@ from filtergroups.data.examples import SELECTION, SPLITS, DataError
 from filtergroups.writing import write_atomically
 
 SHARES = (0.70, 0.15, 0.15)
+ALSO = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
+
+
+def part_named(text: str) -> str | None:
+    """The part that a cell of a split names, in any case and by its usual short names; None: no part."""
+    lower = text.strip().lower()
+    return lower if lower in SPLITS else ALSO.get(lower)
 
 
 def seeded_split(names: Sequence[str], seed: int, groups: Sequence[str] | None = None) -> dict[str, str]:
@@ -71,12 +78,12 @@ def read_split(path: Path, column: str = "file") -> dict[str, str]:
     if not rows or column not in rows[0] or "split" not in rows[0]:
         found = list(rows[0]) if rows else "no rows"
         raise DataError(f"{path}: expected the columns {column},split, found {found}; add them")
-    for number, row in enumerate(rows, start=2):
-        if row["split"] not in SPLITS:
-            raise DataError(f"{path}, line {number}: a split is one of {list(SPLITS)}, found {row['split']!r}; mend it")
     parts: dict[str, str] = {}
     for number, row in enumerate(rows, start=2):
-        if parts.setdefault(row[column], row["split"]) != row["split"]:
+        part = part_named(row["split"] or "")
+        if part is None:
+            raise DataError(f"{path}, line {number}: a split is one of {list(SPLITS)}, found {row['split']!r}; mend it")
+        if parts.setdefault(row[column], part) != part:
             raise DataError(f"{path}, line {number}: {row[column]!r} is in two parts; keep one of the lines")
     return parts
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from filtergroups.config import TableData, TaskConfig
+from filtergroups.config import ConfigError, TableData, TaskConfig
 from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError
 from filtergroups.data.images import Progress, decoded, image_data
-from filtergroups.data.splits import read_split, seeded_split, with_selection, write_split
+from filtergroups.data.splits import part_named, read_split, seeded_split, with_selection, write_split
 from filtergroups.tasks import Task
 
 Row = dict[str, str]
@@ -28,7 +28,15 @@ def read_table(path: Path) -> list[Row]:
     if len(lines) < 2:
         raise DataError(f"{path}: expected a header and at least one row, found {len(lines)} lines")
     delimiter = max(("\t", ";", ","), key=lines[0].count)
-    rows = list(csv.DictReader(lines, delimiter=delimiter))
+    reader = csv.DictReader(lines, delimiter=delimiter)
+    names = [name.strip() for name in reader.fieldnames or ()]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"{path}: expected columns of different names, found {twice[0]!r} more than once; rename one")
+    rows = list(reader)
+    while rows and not any(value for value in rows[-1].values()):  # what spreadsheets leave at the end
+        rows.pop()
+    if not rows:
+        raise DataError(f"{path}: expected a header and at least one row, found empty rows only")
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
             raise DataError(f"{path}, line {number}: expected {len(rows[0])} cells, found another number; check quotes")
@@ -81,6 +89,8 @@ def load_table(
         else:
             labels[entry.name], wrong = map_labels(entry, values, config, progress)
             bad.update(wrong)
+            if entry.labels is not None:
+                class_names[entry.name] = entry.labels
             made.append(entry.task())
     return image_data(
         config,
@@ -101,10 +111,14 @@ def table_split(config: TableData, rows: Sequence[Row], names: Sequence[str], se
     """The part of each image: from a column, from a file, or drawn and written to that file."""
     if config.split_column is not None:
         values = column(rows, config.split_column, config.table)
-        for number, value in enumerate(values, start=2):
-            if value not in SPLITS:
+        parts: dict[str, str] = {}
+        for number, (name, value) in enumerate(zip(names, values, strict=True), start=2):
+            part = part_named(value)
+            if part is None:
                 raise DataError(f"{config.table}, line {number}: a split is one of {list(SPLITS)}, found {value!r}")
-        return dict(zip(names, values, strict=True))
+            parts[name] = part
+        _check_groups(config, rows, names, parts, config.table)
+        return parts
     path = config.split_file or config.table.with_suffix(".split.csv")
     if path.exists():
         given = read_split(path)
@@ -113,11 +127,27 @@ def table_split(config: TableData, rows: Sequence[Row], names: Sequence[str], se
             raise DataError(
                 f"{path}: expected every image of the table, found none for {missing[0]!r}; delete it or add it"
             )
+        _check_groups(config, rows, names, given, path)
         return given
     groups = column(rows, config.group_column, config.table) if config.group_column else None
     split = seeded_split(names, seed, groups)
     write_split(path, split)
     return split
+
+
+def _check_groups(
+    config: TableData, rows: Sequence[Row], names: Sequence[str], parts: dict[str, str], where: Path
+) -> None:
+    """A split that was made before (or without) the groups may have one of them on both sides."""
+    if config.group_column is None:
+        return
+    first: dict[str, str] = {}
+    for name, group in zip(names, column(rows, config.group_column, config.table), strict=True):
+        if (other := first.setdefault(group, parts[name])) != parts[name]:
+            raise DataError(
+                f"{where}: expected rows of one {config.group_column} in one part, found {group!r} in {other} and "
+                f"{parts[name]}; delete the split for a new one, mend it, or leave out data.group_column"
+            )
 
 
 def cell_labels(
@@ -143,7 +173,7 @@ def cell_labels(
 
 
 def _real(value: str, entry: TaskConfig, line: int, table: Path) -> float:
-    if not value:
+    if not value or value.lower() in ("nan", "na", "n/a"):
         return math.nan
     try:
         number = float(value)
@@ -174,9 +204,10 @@ def map_labels(
     if segmentation:
         maps = torch.full((len(values), config.size, config.size), -1)
         maps[present] = torch.from_numpy(array.copy()).long()
-        if entry.classes is not None and present and int(maps.max()) >= entry.classes:
+        count = entry.classes or len(entry.labels or ())
+        if count and present and int(maps.max()) >= count:
             raise DataError(
-                f"label maps of task '{entry.name}' hold 0 … {entry.classes - 1}, found {int(maps.max())}; mend them"
+                f"label maps of task '{entry.name}' hold 0 … {count - 1}, found {int(maps.max())}; mend them"
             )
         return maps, wrong
     grey = torch.full((len(values), config.size, config.size), math.nan)
@@ -205,7 +236,22 @@ def check_table(config: TableData, tasks: Sequence[TaskConfig]) -> list[str]:
             if entry.kind in ("regression", "classification"):
                 cell_labels(entry, values, entry.labels, config.table)
             else:
+                entry.task()  # which wants to know its classes
                 problems += list(map_labels(entry, values, config, None)[1].values())
-        except DataError as error:
+        except (DataError, ConfigError) as error:
             problems.append(str(error))
+    problems += _split_problems(config, rows, names)
     return problems
+
+
+def _split_problems(config: TableData, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """What is wrong with a split that is there already; one that is to be drawn has no problems."""
+    drawn = config.split_column is None and not (config.split_file or config.table.with_suffix(".split.csv")).exists()
+    try:
+        if config.group_column is not None:
+            column(rows, config.group_column, config.table)
+        parts = set() if drawn else set(table_split(config, rows, names, 0).values())
+    except DataError as error:
+        return [str(error)]
+    needed = ["train"] if config.selection else ["train", "validation"]
+    return [f"expected rows in the part '{part}', found none" for part in needed if not drawn and part not in parts]

@@ -83,9 +83,10 @@ def check_task_names(names: Sequence[str]) -> None:
     if repeated:
         raise ValueError(f"task names are unique, found {repeated} more than once; rename one of them")
     for name in names:
-        if not isinstance(name, str) or not name or name == "shared" or set(name) & set(".+"):
+        if not isinstance(name, str) or not name or name == "shared" or set(name) & set(".+/\\"):
             raise ValueError(
-                f"a task's name is a non-empty text without '.' or '+' and not 'shared', found {name!r}; rename it"
+                "a task's name is a non-empty text without '.', '+' or slashes and not 'shared', "
+                f"found {name!r}; rename it"
             )
 
 
