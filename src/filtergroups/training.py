@@ -79,7 +79,9 @@ def make_fabric(config: TrainingConfig) -> Any:
         )  # fmt: skip
     except (RuntimeError, ValueError, ImportError) as error:  # a device that is not there, in many words
         said = str(error).strip().partition("\n")[0]
-        raise RunError(f"training.accelerator = {config.accelerator!r}, devices = {config.devices}: {said}") from None
+        raise RunError(
+            f"training.accelerator = {config.accelerator!r}, devices = {config.devices}: {said}; set another"
+        ) from None
     fabric.launch()
     return fabric
 
