@@ -111,7 +111,7 @@ def test_other_labels_of_the_held_out_part_leave_the_run_as_it_was(tmp_path):
         table = picture_table(tmp_path / copy, missing=False)
         rows = list(csv.DictReader(table.read_text().splitlines()))
         for n, row in enumerate(rows):
-            row["split"] = "validation" if n % 4 == 0 else "train"
+            row["split"] = "validation" if n // 3 % 4 == 0 else "train"
             if copy == "wrong" and row["split"] == "validation":
                 row["level"], row["pattern"] = "0", "plain"
         with table.open("w", newline="") as file:
