@@ -288,7 +288,7 @@ def test_from_a_run_to_corrected_predictions(trained, folder, tmp_path):
     assert result["level"]["coverage_corrected"] > result["level"]["coverage"]
     assert result["pattern"]["ece_corrected"] is not None
     assert (
-        "are corrected on the validation part"
+        "are corrected, as `calibrate` fitted them"
         in cli("predict", run, *images, "-o", tmp_path / "after.csv", "--samples", 4).stdout
     )
     factor = kept["sampled"]["level"]["value"]

@@ -77,7 +77,7 @@ def test_a_shipped_file_predicts_what_the_run_s_mode_network_does(pictures, tmp_
     made = export(pictures, out=tmp_path / "model.onnx")
     predict(pictures, images_of(pictures), tmp_path / "run.csv", samples=0)
     done = predict(made.path, images_of(pictures), tmp_path / "onnx.csv")
-    assert done.notes == ["90 % intervals and probabilities are corrected on the validation part"]
+    assert done.notes == ["90 % intervals and probabilities are corrected, as `calibrate` fitted them"]
     expected, found = rows_of(tmp_path / "run.csv"), rows_of(tmp_path / "onnx.csv")
     assert [list(row) for row in found] == [list(row) for row in expected]
     for one, two in zip(found, expected, strict=True):

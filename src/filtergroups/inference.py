@@ -78,7 +78,7 @@ def _corrections(restored: Restored, samples: int) -> tuple[dict[str, Correction
     remedy = f"`filtergroups calibrate {run.path}{'' if samples else ' --samples 0'}` corrects them"
     without = [name for name in names if name not in found]
     if not without:
-        return found, [f"90 % intervals and probabilities are corrected on the {restored.config.chosen_by} part"]
+        return found, ["90 % intervals and probabilities are corrected, as `calibrate` fitted them"]
     if found:
         return found, [f"90 % intervals and probabilities are corrected, but not those of {', '.join(without)}"]
     what = "are not corrected" if samples else "are not corrected: one pass has no spread, so there are no intervals"

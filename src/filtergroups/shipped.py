@@ -103,7 +103,7 @@ def predict_images(
 def correction_note(model: Shipped) -> str:
     """A line that says whether intervals and probabilities are corrected."""
     if all(task["correction"] for task in model.tasks):
-        return "90 % intervals and probabilities are corrected, as `calibrate` fitted them before the export"
+        return "90 % intervals and probabilities are corrected, as `calibrate` fitted them"
     return "90 % intervals and probabilities are not corrected: calibrate the run with --samples 0, then export again"
 
 

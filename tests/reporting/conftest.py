@@ -71,7 +71,7 @@ def scans(folder):
 
 @pytest.fixture(scope="session")
 def unpleasant(folder):
-    """Eight tasks whose names and classes would be HTML if they were not escaped."""
+    """Eight tasks whose names and classes would be HTML if they were not escaped; a name has no slash, a class may."""
     names = [
         "a\"quote'",
         f"{runs.SCRIPT}",
@@ -83,7 +83,7 @@ def unpleasant(folder):
         "h",
     ]
     where = folder / "unpleasant"
-    tasks = runs.wide_table(where, [name.replace(".", "") for name in names])
+    tasks = runs.wide_table(where, [name.replace("/", "") for name in names])
     return runs.train_table(where, folder / "<i>run & co", tasks=tasks, epochs=2)
 
 
