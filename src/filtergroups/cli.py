@@ -276,8 +276,7 @@ def report(
     with one_line_errors():
         from filtergroups.reporting import report as write_report
 
-        if split not in (None, "train", "validation", "test"):
-            raise ValueError(f"--split is train, validation or test, found {split!r}")
+        check_shown_part(split)
         bar = progress_bar()
         try:
             write_report(
@@ -302,8 +301,7 @@ def figures(
     with one_line_errors():
         from filtergroups.paper_figures import figures as draw_figures
 
-        if split not in (None, "train", "validation", "test"):
-            raise ValueError(f"--split is train, validation or test, found {split!r}")
+        check_shown_part(split)
         bar = progress_bar()
         try:
             written = draw_figures(run, out, format=format, data=data, split=split, force=force, progress=bar.preparing)
@@ -341,6 +339,11 @@ def reproduce(
         finally:
             bar.stop()
         print(f"{summary['finished']} of {summary['of']} runs; wrote {results / page_name(summary)}.md")
+
+
+def check_shown_part(split: str | None) -> None:
+    if split not in (None, "train", "validation", "test"):
+        raise ValueError(f"--split is train, validation or test, found {split!r}")
 
 
 def main() -> None:

@@ -46,13 +46,18 @@ class TaskConfig(Section):
             raise ValueError("expected a number other than 0, found 0; change it")
         return scale
 
+    @property
+    def known_classes(self) -> int | None:
+        """How many classes the config says; None: it leaves that to the data."""
+        return self.classes or len(self.labels or ()) or None
+
     def task(self, classes: int | None = None) -> Task:
         """The task itself; classes where the config leaves them to the data."""
         if self.kind == "regression":
             return Regression(self.name, scale=self.scale, offset=self.offset, unit=self.unit)
         if self.kind == "image_regression":
             return ImageRegression(self.name, scale=self.scale, offset=self.offset, unit=self.unit)
-        count = self.classes or (len(self.labels) if self.labels else classes)
+        count = self.known_classes or classes
         if count is None:
             raise ConfigError(f"tasks.{self.name}.classes: expected a number of classes, found none; set it")
         if self.kind == "classification":

@@ -7,7 +7,7 @@ from pathlib import Path
 from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.splits import SHARES, part_named
-from filtergroups.data.table import Row, image_path, read_table
+from filtergroups.data.table import MISSING, Row, image_path, read_table
 
 MOST_CLASSES = 20
 FEWEST_A_CLASS = 5  # a text that recurs less often is rather an identifier
@@ -15,7 +15,6 @@ EPOCHS = 40
 GROUPS_IN = 300  # steps in which p, at 30 times the learning rate of the weights, finds the groups
 IMAGE_ENDINGS = tuple(sorted(SUFFIXES))
 IDENTIFIERS = ("id", "index", "idx")  # as the last word of a column's name
-MISSING = ("", "nan", "na", "n/a")
 
 
 def guess_config(table: Path, images: Path) -> str:

@@ -15,6 +15,7 @@ from filtergroups.data.splits import part_named, read_split, seeded_split, with_
 from filtergroups.tasks import Task
 
 Row = dict[str, str]
+MISSING = ("", "nan", "na", "n/a")  # cells of numbers, in any case
 
 
 def read_table(path: Path) -> list[Row]:
@@ -173,7 +174,7 @@ def cell_labels(
 
 
 def _real(value: str, entry: TaskConfig, line: int, table: Path) -> float:
-    if not value or value.lower() in ("nan", "na", "n/a"):
+    if value.lower() in MISSING:
         return math.nan
     try:
         number = float(value)
@@ -204,7 +205,7 @@ def map_labels(
     if segmentation:
         maps = torch.full((len(values), config.size, config.size), -1)
         maps[present] = torch.from_numpy(array.copy()).long()
-        count = entry.classes or len(entry.labels or ())
+        count = entry.known_classes
         if count and present and int(maps.max()) >= count:
             raise DataError(
                 f"label maps of task '{entry.name}' hold 0 … {count - 1}, found {int(maps.max())}; mend them"

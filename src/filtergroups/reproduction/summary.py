@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 KEPT = (
     "step", "samples", "examples", "seconds", "threads", "parameters", "multiplications", "plain_multiplications",
-    "proportions", "commit", "date", "plain", "selection", "statistics",
-    "settings",
+    "proportions", "commit", "date", "plain", "selection", "statistics", "settings",
 )  # fmt: skip
 
 
