@@ -9,6 +9,7 @@ from filtergroups.baselines import METHODS
 from filtergroups.tasks import Classification, ImageRegression, Regression, Segmentation, Task
 
 Positive = Annotated[int, Field(gt=0)]
+COLUMNS_OF_PREDICTIONS = ("file", "error")  # besides those of the tasks, which may not be called so
 SMALLEST_VGG11 = 16  # it halves an image four times
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
@@ -119,7 +120,20 @@ class FacesData(ImageData):
         return self
 
 
-class ScansData(AnyData):
+class PatchData(AnyData):
+    """What scans and the phantom have in common."""
+
+    spatial_dims: Literal[2, 3] = Field(2, description="2: axial patches; 3: volume patches")
+    patch: Positive = Field(64, description="size of the training patches in pixels")
+    patch_depth: Positive = Field(16, description="number of slices of 3-D patches")
+    padding: Annotated[int, Field(ge=0)] = Field(4, description="zero padding of patches; the loss is inside only")
+    patches_per_patient: Positive = Field(16, description="training patches of each patient in an epoch")
+    zoom: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="augmentation: scale by 1 ± this")
+    rotation: Annotated[float, Field(ge=0, le=180)] = Field(10.0, description="augmentation: rotate by ± these degrees")
+    cache: Path | None = Field(None, description="folder for prepared scans; None: the user's cache folder")
+
+
+class ScansData(PatchData):
     """A folder a patient of NIfTI files: one input, a synthesis target and a segmentation, or one of these."""
 
     kind: Literal["scans"]
@@ -138,15 +152,7 @@ class ScansData(AnyData):
     spacing: Annotated[float, Field(gt=0)] | None = Field(None, description="resample to this isotropic spacing in mm")
     bias_correction: bool = Field(False, description="N4 bias field correction of the input (SimpleITK)")
     histogram: bool = Field(True, description="histogram normalisation learned on the training part (Nyúl)")
-    spatial_dims: Literal[2, 3] = Field(2, description="2: axial patches; 3: volume patches")
-    patch: Positive = Field(64, description="size of the training patches in pixels")
-    patch_depth: Positive = Field(16, description="number of slices of 3-D patches")
-    padding: Annotated[int, Field(ge=0)] = Field(4, description="zero padding of patches; the loss is inside only")
-    patches_per_patient: Positive = Field(16, description="training patches of each patient in an epoch")
-    zoom: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="augmentation: scale by 1 ± this")
-    rotation: Annotated[float, Field(ge=0, le=180)] = Field(10.0, description="augmentation: rotate by ± these degrees")
     bone_above: float | None = Field(None, description="report PSNR where the target is above this, as 'bone'")
-    cache: Path | None = None
 
     @field_validator("target", "labels", "valid", mode="before")
     @classmethod
@@ -154,23 +160,15 @@ class ScansData(AnyData):
         return None if value in ("", "none") else value
 
 
-class PhantomData(AnyData):
+class PhantomData(PatchData):
     """The pelvis phantom: generated scans, written to the root once and then read like any others."""
 
     kind: Literal["phantom"]
-    root: Path
-    patients: Positive = 15
-    seed: int = 0
-    shape: tuple[Positive, Positive, Positive] = (288, 288, 62)
-    spacing: tuple[float, float, float] = (1.46, 1.46, 1.46)
-    spatial_dims: Literal[2, 3] = 2
-    patch: Positive = 64
-    patch_depth: Positive = 16
-    padding: Annotated[int, Field(ge=0)] = 4
-    patches_per_patient: Positive = 16
-    zoom: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    rotation: Annotated[float, Field(ge=0, le=180)] = 10.0
-    cache: Path | None = None
+    root: Path = Field(description="folder that the scans are written to, or that has them already")
+    patients: Positive = Field(15, description="men that are generated: two thirds to train on, the rest in two parts")
+    seed: int = Field(0, description="of the men and their scans")
+    shape: tuple[Positive, Positive, Positive] = Field((288, 288, 62), description="voxels: left-right, front-back, up")
+    spacing: tuple[float, float, float] = Field((1.46, 1.46, 1.46), description="size of a voxel in mm")
 
 
 DataConfig = Annotated[TableData | FacesData | ScansData | PhantomData, Field(discriminator="kind")]
@@ -297,7 +295,7 @@ class Config(Section):
         names = [task.name for task in tasks]
         if len(set(names)) < len(names):
             raise ValueError(f"task names are unique, found {names}")
-        if taken := sorted({"file", "error"} & set(names)):
+        if taken := sorted(set(COLUMNS_OF_PREDICTIONS) & set(names)):
             raise ValueError(f"{taken[0]!r} is a column of every table of predictions; give the task another name")
         return tasks
 

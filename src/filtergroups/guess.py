@@ -2,8 +2,10 @@
 
 import math
 import re
+import statistics
 from pathlib import Path
 
+from filtergroups.config import COLUMNS_OF_PREDICTIONS
 from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.splits import SHARES, part_named
@@ -53,6 +55,9 @@ def guess_config(table: Path, images: Path) -> str:
             f"{table}: expected a column of numbers or classes beside '{image_column}', found none to predict"
         )
     batch_size = 32 if len(rows) >= 200 else 8
+    training = int(SHARES[0] * len(rows))
+    if split_column:
+        training = sum(part_named(row[split_column]) == "train" for row in rows)
     lines += [
         "[network]",
         'name = "vgg11"',
@@ -69,7 +74,7 @@ def guess_config(table: Path, images: Path) -> str:
         f"batch_size = {batch_size}",
         'schedule = "cosine"',
         "probability_factor = 30     # p's learning rate, times that of the weights: the groups are learned first,",
-        f"finetune_epochs = {EPOCHS - _epochs_for_groups(len(rows), batch_size)}        "
+        f"finetune_epochs = {EPOCHS - _epochs_for_groups(training, batch_size)}        "
         "# then, for these epochs, every kernel stays in its most probable group",
         "rewind = true               # and the weights begin anew",
         "",
@@ -77,9 +82,9 @@ def guess_config(table: Path, images: Path) -> str:
     return "\n".join(lines)
 
 
-def _epochs_for_groups(rows: int, batch_size: int) -> int:
+def _epochs_for_groups(training: int, batch_size: int) -> int:
     """Long enough to learn the groups, and at most half of the epochs."""
-    steps_per_epoch = max(int(SHARES[0] * rows) // batch_size, 1)
+    steps_per_epoch = max(training // batch_size, 1)
     return min(math.ceil(GROUPS_IN / steps_per_epoch), EPOCHS // 2)
 
 
@@ -116,17 +121,17 @@ def _task(key: str, values: list[str]) -> list[str]:
     if not key or (len(numbers) == len(present) and re.split(r"[^a-z]+", key.lower())[-1] in IDENTIFIERS):
         return [f"# column '{key}' looks like a running number or an identifier, perhaps a group_column"]
     name = "".join("_" if c in ".+/\\" else c for c in key)
-    name += "_" if name in ("file", "error", "shared") else ""
+    name += "_" if name in (*COLUMNS_OF_PREDICTIONS, "shared") else ""
     missing = f"   # {len(values) - len(present)} missing" if len(present) < len(values) else ""
     lines = ["[[tasks]]", f"name = {_text(name)}{missing}", f"column = {_text(key)}"]
     whole = all(number.is_integer() for number in numbers)
     if len(numbers) == len(present) and (len(kinds) > MOST_CLASSES or not whole):
-        low, high = min(numbers), max(numbers)
-        scale = max(abs(low), abs(high))
+        scale, offset = _standardised(numbers)
         return [
             *lines,
             'kind = "regression"',
-            f"scale = {scale:g}              # the network learns value / scale; found {low:g} to {high:g}",
+            f"scale = {scale!r:<13} # the network learns value / scale + offset: mean 0 and spread 1,",
+            f"offset = {offset!r:<12} # so that no task drowns the others; found {min(numbers):g} to {max(numbers):g}",
         ]
     if len(kinds) <= MOST_CLASSES and len(present) >= FEWEST_A_CLASS * len(kinds):
         labels = ", ".join(_text(value) for value in kinds)
@@ -137,6 +142,12 @@ def _task(key: str, values: list[str]) -> list[str]:
     comma = all(_number(value.replace(",", ".", 1)) is not None for value in present)
     what = "numbers with a decimal comma: write a point" if comma else f"{len(kinds)} different texts: an identifier"
     return [f"# column '{key}' has {what}" + ("" if comma else ", perhaps a group_column")]
+
+
+def _standardised(numbers: list[float]) -> tuple[float, float]:
+    """scale and offset by which a column has mean 0 and standard deviation 1, to the digits that one would write."""
+    scale = float(f"{statistics.pstdev(numbers):.3g}")
+    return scale, round(-statistics.fmean(numbers) / scale, 2)
 
 
 def _order(value: str) -> tuple[float, str]:
