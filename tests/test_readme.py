@@ -78,8 +78,12 @@ def small_phantom(folder):
 
 def test_the_commands_for_a_table_run(tmp_path):
     picture_table(tmp_path, count=150)
+    others = picture_table(tmp_path / "elsewhere", count=8, seed=1)
+    others.rename(tmp_path / "others.csv")
+    (others.parent / "images").rename(tmp_path / "other_images")
     ran = run_section("Your own table of images", tmp_path)
-    assert ran == ["init", "data", "train", "calibrate", "evaluate", "predict", "export", "predict", "report"]
+    wanted = ["init", "data", "train", "calibrate", "evaluate", "evaluate", "predict", "export", "predict", "report"]
+    assert ran == wanted
     assert (tmp_path / "predictions.csv").read_text().count("\n") == 151
 
 

@@ -455,6 +455,52 @@ def test_evaluation_of_a_folder_never_seen(tmp_path):
     assert len(Run(run).results()) == 2
 
 
+def test_evaluation_of_a_table_never_seen(trained, tmp_path):
+    others = picture_table(tmp_path, count=20, seed=7, missing=False)
+    rows = others.read_text().splitlines()
+    result = evaluate(trained, table=others, data=tmp_path / "images", samples=0)
+    assert result["examples"] == 20
+    assert not list(tmp_path.glob("*.split.csv"))  # nothing was drawn: all rows count
+    alone = evaluate(trained, table=_table(tmp_path, rows[:2]), data=tmp_path / "images", samples=0)
+    assert alone["examples"] == 1
+    split = tmp_path / "split.csv"
+    names = [row.split(",")[0] for row in rows[1:]]
+    split.write_text("file,split\n" + "".join(f"{n},{'train' if i else 'test'}\n" for i, n in enumerate(names)))
+    of_one = evaluate(trained, table=others, data=tmp_path / "images", split_file=split, samples=0)
+    assert of_one["examples"] == 1
+    assert of_one["tasks"]["level"]["mae"] == pytest.approx(alone["tasks"]["level"]["mae"])
+
+
+def test_a_split_column_of_a_table_never_seen_counts(folder, tmp_path):
+    parts = ["train"] * 40 + ["validation"] * 10 + ["test"] * 10
+    rows = (folder / "labels.csv").read_text().splitlines()
+    split = _table(tmp_path, [f"{rows[0]},part", *(f"{r},{p}" for r, p in zip(rows[1:], parts, strict=True))])
+    tree = table_tree(folder, split, epochs=1)
+    tree["data"] |= {"root": str(folder / "images"), "split_column": "part", "group_column": None}
+    run = tmp_path / "run"
+    train(make_config(tree), run)
+    reversed_parts = _table(tmp_path, [f"{rows[0]},part", *(f"{r},test" for r in rows[1:16]), f"{rows[16]},train"])
+    assert evaluate(run, table=reversed_parts, samples=0)["examples"] == 15
+    assert evaluate(run, table=_table(tmp_path, rows[:8]), samples=0, split="validation")["examples"] == 7
+
+
+def test_a_table_that_cannot_be_evaluated_says_why(trained, tmp_path):
+    with pytest.raises(DataError, match=r"other\.csv, line 2: a label of task 'pattern' is one of"):
+        evaluate(trained, table=_table(tmp_path, ["image,level,pattern", "000.png,3,wavy"]), samples=0)
+    with pytest.raises(DataError, match="expected a column 'pattern'"):
+        evaluate(trained, table=_table(tmp_path, ["image,level", "000.png,3"]), samples=0)
+    with pytest.raises(DataError, match="expected a CSV or TSV file"):
+        evaluate(trained, table=tmp_path / "nowhere.csv", samples=0)
+    with pytest.raises(DataError, match="set --split"):
+        evaluate(trained, table=_table(tmp_path, ["image,level,pattern", "000.png,3,plain"]), split="selection")
+
+
+def _table(folder, rows):
+    path = folder / "other.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
 def test_predictions_do_not_depend_on_the_other_files(trained, folder, tmp_path):
     files = sorted((folder / "images").glob("*.png"))[:5]
     (tmp_path / "broken.png").write_bytes(b"no")

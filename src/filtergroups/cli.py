@@ -145,6 +145,7 @@ def evaluate(
     run: RunFolder,
     data: Annotated[Path | None, typer.Option(help="a folder of the same kind of data that the run never saw")] = None,
     split_file: Annotated[Path | None, typer.Option(help="which of them belongs to which part")] = None,
+    table: Annotated[Path | None, typer.Option(help="a table of labels that the run never saw: all its rows")] = None,
     split: Annotated[str, typer.Option(help="train, selection, validation or test")] = "test",
     samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
     by: Annotated[str | None, typer.Option(help="a column to report results by")] = None,
@@ -163,8 +164,8 @@ def evaluate(
         bar = progress_bar()
         try:
             result = evaluate_run(
-                run, data=data, split_file=split_file, split=split, samples=samples, by=by, checkpoint=checkpoint,
-                statistics=statistics, progress=bar.preparing,  # type: ignore[arg-type]  # checked above
+                run, data=data, split_file=split_file, table=table, split=split, samples=samples, by=by,
+                checkpoint=checkpoint, statistics=statistics, progress=bar.preparing,  # type: ignore[arg-type]  # checked above
             )  # fmt: skip
         finally:
             bar.stop()

@@ -100,6 +100,9 @@ class TableData(ImageData):
     split_column: str | None = Field(None, description="column with train, validation or test; None: a seeded split")
     group_column: str | None = Field(None, description="rows with the same value stay in one part of the seeded split")
     split_file: Path | None = Field(None, description="CSV file,split; read if it exists, else written")
+    part: Literal["train", "validation", "test"] | None = Field(
+        None, description="all rows belong to it; None: a split"
+    )
 
 
 class FacesData(ImageData):

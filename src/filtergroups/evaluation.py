@@ -9,8 +9,9 @@ import torch
 from filtergroups.calibration import CalibrationMeter, batch_of_one
 from filtergroups.config import Config, FacesData, PhantomData, ScansData, TableData
 from filtergroups.correction import load_corrections
-from filtergroups.data.examples import DataError, Examples, Volumes
+from filtergroups.data.examples import SPLITS, DataError, Examples, Volumes
 from filtergroups.data.load import load_data
+from filtergroups.data.table import read_table
 from filtergroups.measuring import Meter, measure_plain, predicted
 from filtergroups.network import Statistics
 from filtergroups.restored import Restored, open_run
@@ -28,6 +29,7 @@ def evaluate(
     *,
     data: Path | None = None,
     split_file: Path | None = None,
+    table: Path | None = None,
     split: str = "test",
     samples: int = 50,
     by: str | None = None,
@@ -37,6 +39,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Metrics of a run on a part of its data, or of a folder of the same kind that it never saw.
 
+    table: other labels for a run of a table: all its rows, unless a split_file or the run's split column parts them.
     samples: Monte Carlo passes; 0: the mode network. by: a column to report results by. statistics: of the norms; None:
     recalibrated over the training data, and those of the batch for sampled passes over images (each pass has features
     of its own gates, which statistics of all gates fit badly). The result is also kept in the run's results.json; its
@@ -45,7 +48,8 @@ def evaluate(
     if statistics not in (None, *NORMS):
         raise ValueError(f"statistics is one of {list(NORMS)}, found {statistics!r}; choose one")
     restored = open_run(run, checkpoint)
-    config = moved(restored.config, data, split_file)
+    config = restored.config if table is None else with_table(restored.config, table, split)
+    config = moved(config, data, split_file)
     found = load_data(config, constants=restored.progress.constants, parts=(split,), progress=progress)
     samples = restored.passes(samples)
     if split not in found.parts:
@@ -72,7 +76,7 @@ def evaluate(
         "split": split,
         "samples": samples,
         "checkpoint": checkpoint,
-        "data": str(data) if data else None,
+        "data": str(table or data) if table or data else None,
         "statistics": statistics,
         **result,
         "calibration": meter.results(),
@@ -104,7 +108,19 @@ def moved(config: Config, root: Path | None, split_file: Path | None) -> Config:
             raise DataError(f"{split_file}: expected a split file, found none; check --split-file")
         update["split_file"] = split_file.resolve()
         if isinstance(config.data, TableData):
-            update["split_column"] = None
+            update |= {"split_column": None, "part": None}
+    return config.model_copy(update={"data": config.data.model_copy(update=update)})
+
+
+def with_table(config: Config, table: Path, part: str) -> Config:
+    """The same config for another table of labels; where nothing splits it, all its rows are of one part."""
+    if not isinstance(config.data, TableData):
+        raise DataError(f"--table is for a run of a table, found one of {config.data.kind}; use --data")
+    if part not in SPLITS:
+        raise DataError(f"--table: the part to evaluate is one of {list(SPLITS)}, found {part!r}; set --split")
+    update: dict[str, Any] = {"table": table.resolve(), "split_file": None, "group_column": None}
+    if config.data.split_column not in read_table(table)[0]:
+        update |= {"split_column": None, "part": part}
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
 
 

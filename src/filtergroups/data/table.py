@@ -109,7 +109,9 @@ def load_table(
 
 
 def table_split(config: TableData, rows: Sequence[Row], names: Sequence[str], seed: int) -> dict[str, str]:
-    """The part of each image: from a column, from a file, or drawn and written to that file."""
+    """The part of each image: one for all, from a column, from a file, or drawn and written to that file."""
+    if config.part is not None:
+        return dict.fromkeys(names, config.part)
     if config.split_column is not None:
         values = column(rows, config.split_column, config.table)
         parts: dict[str, str] = {}
