@@ -9,7 +9,7 @@ from scipy import stats
 
 from filtergroups.reproduction.analyses import initialisation_distances
 from filtergroups.reproduction.experiment import Column, Experiment, Row
-from filtergroups.reproduction.page import page, ranked, write_page
+from filtergroups.reproduction.page import distance_lines, page, ranked, write_page
 from filtergroups.reproduction.planning import Job
 from filtergroups.reproduction.proportions import distance
 from filtergroups.reproduction.summary import interval, published, summarise
@@ -122,12 +122,21 @@ def test_distances_of_proportions():
     assert distance(here, here) == 0
     assert distance(here, there) == pytest.approx(2 / 6)
 
-    def row(label, *stages):
+    def row(name, *stages):
         runs = [{"seed": n, "proportions": {"start": a, "learned": b, "mode": b}} for n, (a, b) in enumerate(stages)]
-        return {"label": label, "runs": runs}
+        return {"name": name, "label": name.upper(), "runs": runs}
 
-    found = initialisation_distances([row("x", (here, here), (here, here)), row("y", (there, here), (there, here))])
+    rows = [row("x", (here, here), (here, here)), row("y", (there, here), (there, here)), row("mask", (there, there))]
+    found, away = initialisation_distances(rows), pytest.approx(2 / 6)
     assert found["pairs"] == [
-        {"pair": ["x", "y"], "start": pytest.approx(2 / 6), "learned": 0.0, "mode": 0.0, "count": 2}
+        {"pair": ["X", "Y"], "start": away, "learned": 0.0, "mode": 0.0, "count": 2},
+        {"pair": ["X", "MASK"], "start": away, "learned": away, "mode": away, "count": 1},
+        {"pair": ["Y", "MASK"], "start": 0.0, "learned": away, "mode": away, "count": 1},
     ]
+    assert found["mean"]["learned"] == pytest.approx(4 / 18)
+    assert found["free"]["learned"] == 0  # x and y meet, the mask stays where it is
+    assert found["free"]["layers"]["start"] == [0, pytest.approx(2 / 3)]
     assert found["two_seeds"]["learned"] == 0
+    text = "\n".join(distance_lines(found))
+    assert "| **mean without the constant mask** | 0.333 | 0.000 | 0.000 |" in text
+    assert "| at the start | 0.00 | 0.67 |" in text

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from filtergroups.reproduction.experiment import Column, at_scale
+from filtergroups.reproduction.proportions import STAGES
 from filtergroups.writing import write_atomically
 
 NORMS = {"batch": "those of the batch", "running": "running ones", "recalibrated": "recalibrated ones"}
@@ -215,9 +216,17 @@ def distance_lines(analysis: dict[str, Any]) -> Iterator[str]:
     yield ""
     entries = [(" – ".join(pair["pair"]), pair) for pair in analysis["pairs"]]
     entries += [("**mean of the pairs**", analysis["mean"])] if analysis["mean"] else []
+    free = analysis["free"]
+    entries += [("**mean without the constant mask**", free)] if free else []
     entries += [("one initialisation, two seeds", analysis["two_seeds"])] if analysis["two_seeds"] else []
-    rows = [[label, *(f"{of[stage]:.3f}" for stage in ("start", "learned", "mode"))] for label, of in entries]
-    yield from table(["pair", "at the start", "as learned (mean of p)", "kernels at their mode"], rows)
+    rows = [[label, *(f"{of[stage]:.3f}" for stage in STAGES)] for label, of in entries]
+    yield from table(["pair", *STAGES.values()], rows)
+    if free:
+        yield ""
+        yield "The same by layer, from the image on: mean of the pairs without the constant mask."
+        yield ""
+        layers = [[of, *(f"{value:.2f}" for value in free["layers"][stage])] for stage, of in STAGES.items()]
+        yield from table(["", *(f"{n}" for n in range(1, len(layers[0])))], layers)
 
 
 def sharing_lines(analysis: dict[str, Any]) -> Iterator[str]:
@@ -227,9 +236,9 @@ def sharing_lines(analysis: dict[str, Any]) -> Iterator[str]:
     yield ""
     rows = []
     for row in analysis["rows"]:
-        for stage, of in (("as learned (mean of p)", "learned"), ("at the mode", "mode")):
-            layers = ", ".join(f"{share:.2f}" for share in row["shared"][of])
-            rows.append([row["label"], stage, layers, f"{row['overall'][of]:.2f}"])
+        for stage in ("learned", "mode"):
+            layers = ", ".join(f"{share:.2f}" for share in row["shared"][stage])
+            rows.append([row["label"], STAGES[stage], layers, f"{row['overall'][stage]:.2f}"])
     yield from table(["", "", "layers", "all layers"], rows)
 
 

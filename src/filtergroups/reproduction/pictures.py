@@ -11,13 +11,13 @@ import numpy as np
 
 from filtergroups.palette import SHARED, task_colour
 from filtergroups.reproduction.experiment import Column
+from filtergroups.reproduction.proportions import STAGES
 from filtergroups.writing import write_atomically
 
 MOST_PANELS, PANELS_A_LINE = 6, 3
 LEAST_SPAN = 0.05  # of the values: less would make much of differences that are nothing
 LABEL_WIDTH = 20  # characters of a row's name that fit beside its panels
 ROW_WIDTH = 32  # the same, beside all panels of the scores
-STAGES = {"start": "at the start", "learned": "as learned (mean of p)", "mode": "kernels at their mode"}
 PLAIN_LOOK: Any = {
     "font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "figure.dpi": 110,
 }  # fmt: skip

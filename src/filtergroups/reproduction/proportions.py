@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from filtergroups.network import GroupedNetwork
 
 Layers = dict[str, NDArray[Any]]  # layer -> kernels × groups
+STAGES = {"start": "at the start", "learned": "as learned (mean of p)", "mode": "kernels at their mode"}
 
 
 def proportions(run: Path, network: GroupedNetwork) -> dict[str, Any]:
@@ -43,6 +44,11 @@ def _means(layers: Layers) -> list[list[float]]:
     return [p.mean(0).tolist() for p in layers.values()]
 
 
+def distances(one: list[list[float]], other: list[list[float]]) -> list[float]:
+    """By layer the mean absolute difference of two networks' proportions, over groups."""
+    return [float(value) for value in np.abs(np.asarray(one) - np.asarray(other)).mean(1)]
+
+
 def distance(one: list[list[float]], other: list[list[float]]) -> float:
     """The mean absolute difference of two networks' proportions, over layers and groups."""
-    return float(np.abs(np.asarray(one) - np.asarray(other)).mean())
+    return float(np.mean(distances(one, other)))
