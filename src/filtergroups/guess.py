@@ -65,6 +65,7 @@ def guess_config(table: Path, images: Path) -> str:
         "",
         "[method]",
         'name = "sfg"                # or one_task, hard_sharing, constant_mask, constant_p, cross_stitch',
+        "per_example = true          # a gate an example, not a batch: p learns with less noise",
         "",
         "[temperature]",
         "noise_warmup = true         # gates begin at p, and noise comes as the temperature falls",

@@ -89,6 +89,7 @@ def test_all_methods_of_a_table_have_the_same_recipe(name):
             assert tree["training"]["finetune_epochs"] == 0  # it has no mode
         # What means something where gates are sampled only.
         tree.pop("temperature")
+        tree["method"].pop("per_example")
         for key in ("finetune_epochs", "probability_factor", "rewind"):
             tree["training"].pop(key)
         recipes.append(tree)
@@ -98,6 +99,7 @@ def test_all_methods_of_a_table_have_the_same_recipe(name):
 def test_the_papers_size_is_the_papers():
     faces = row_config(load_experiment("faces-small").row("sfg"), 0, scale="paper", data={})
     assert (faces.data.size, faces.network.width, faces.training.batch_size, faces.training.epochs) == (200, 1, 10, 330)
+    assert not faces.method.per_example
     steps = {}
     for name, patients in (("scans-head", 10), ("scans-prostate", 16), ("scans-phantom", 14)):
         config = row_config(load_experiment(name).row("sfg"), 0, scale="paper", data={})
