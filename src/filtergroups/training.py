@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from filtergroups.build import build_network
 from filtergroups.checkpoint import (
@@ -24,6 +25,7 @@ from filtergroups.checkpoint import (
 from filtergroups.config import Config, TrainingConfig
 from filtergroups.data.examples import DataError, Examples
 from filtergroups.data.load import load_data
+from filtergroups.finite import Diverged, check_finite, largest, listed, not_finite, remedy
 from filtergroups.groups.objective import Terms, objective
 from filtergroups.groups.processes import batch_of_all, rank, world_size
 from filtergroups.journal import Journal
@@ -38,10 +40,6 @@ from filtergroups.weighting import TaskWeights
 
 LOG_EVERY = 20
 VALIDATION_SAMPLES = 4  # sampled passes of a validation; evaluation takes 50
-
-
-class Diverged(RunError):
-    """A loss became NaN or infinite."""
 
 
 def train(config: Config, run: Path, *, report: Reporter | None = None) -> Run:
@@ -185,6 +183,7 @@ class Trainer:
                 self._step(step)
                 self._after(step + 1)
                 if asked:
+                    self._check_state(step + 1)
                     self._save()
                     raise Stopped(self.run.path, step + 1, asked[0])
         self._finish()
@@ -239,7 +238,7 @@ class Trainer:
         total = self.weights(terms.tasks) + terms.weights + terms.entropy
         if terms.cost is not None:
             total = total + terms.cost
-        self._check_finite(terms, step)
+        self._check_loss(terms, total, step)
         self.fabric_optimiser.zero_grad(set_to_none=True)
         self.fabric.backward(total)
         if self.training.clip_norm:
@@ -250,15 +249,25 @@ class Trainer:
         if step % LOG_EVERY == 0:
             self._log(step + 1, terms, temperature, factor, images.shape[1:])
 
-    def _check_finite(self, terms: Terms, step: int) -> None:
-        for name, loss in terms.tasks.items():
-            if not math.isfinite(loss.item()):
-                saved = self.run.checkpoint("last").exists()
-                kept = "the last checkpoint is kept" if saved else "nothing is saved yet"
-                raise Diverged(
-                    f"the loss of task '{name}' became {loss.item()} at step {step}; {kept}; "
-                    "lower training.learning_rate or set training.clip_norm"
-                )
+    def _check_loss(self, terms: Terms, total: Tensor, step: int) -> None:
+        """Every term is in the total, which is the one number that a step waits for."""
+        if math.isfinite(total.item()):
+            return
+        named = {f"task '{name}'": loss for name, loss in terms.tasks.items()}
+        named |= {"the kernels' norm": terms.weights, "the entropy of p": terms.entropy}
+        found = {name: loss.item() for name, loss in named.items() if not math.isfinite(loss.item())}
+        name, value = next(iter(found.items()), ("all tasks together", total.item()))
+        names = not_finite(self.network, self.weights, self.optimiser)
+        where = f"NaN or infinity in {listed(names)}" if names else largest(self.network)
+        raise Diverged(f"the loss of {name} became {value} at step {step}: {where}; {self._kept()}; {remedy(names)}")
+
+    def _check_state(self, done: int) -> None:
+        """Before anything is measured or written: nothing that is not finite replaces what was."""
+        what = f"step {done}: expected finite numbers to keep"
+        check_finite(self.network, self.weights, self.optimiser, what=what, kept=self._kept())
+
+    def _kept(self) -> str:
+        return "the last checkpoint is kept" if self.run.checkpoint("last").exists() else "nothing is saved yet"
 
     def _log(self, step: int, terms: Terms, temperature: float, factor: float, image_shape: Sequence[int]) -> None:
         losses = {name: loss.item() for name, loss in terms.tasks.items()}
@@ -293,12 +302,16 @@ class Trainer:
         """What happens after some steps: validation, snapshots, checkpoints."""
         epoch_ends = done % self.steps_per_epoch == 0
         every = self.training.validate_every
-        if (done % every == 0 if every else epoch_ends) or done == self.steps:
+        validates = (done % every == 0 if every else epoch_ends) or done == self.steps
+        saves = done % self.training.checkpoint_every == 0 or done == self.steps
+        if validates or saves or epoch_ends:
+            self._check_state(done)
+        if validates:
             self._validate(done)
         if epoch_ends:
             self.journal.snapshot(self.network, done)
         self.progress = replace(self.progress, step=done)
-        if done % self.training.checkpoint_every == 0 or done == self.steps:
+        if saves:
             self._save()
 
     def _validate(self, done: int) -> None:
