@@ -22,7 +22,7 @@ from PIL import Image
 
 from filtergroups.data import decoding
 from filtergroups.data.bombs import MOST_BYTES, MOST_PIXELS, MeteredBytes
-from filtergroups.data.decoding import decode, normalised_array
+from filtergroups.data.decoding import decode, decode_values, displayed_size, normalised_array
 from filtergroups.data.errors import DataError
 from filtergroups.data.images import normalised
 from tests.data.fuzzing import encoded, turned
@@ -356,6 +356,56 @@ def test_label_maps_keep_their_values_whatever_they_are_stored_as(tmp_path):
         picture.save(tmp_path / name)
         with pytest.raises(DataError, match=said):
             decode(tmp_path / name, 16, 1, labels=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "top"),
+    [("a.png", np.uint8, 255), ("a.png", np.uint16, 65535), ("a.tif", np.uint16, 65535), ("a.tif", np.int32, 1 << 24),
+     ("a.tif", np.float32, 1234.5678)],
+)  # fmt: skip
+def test_maps_of_real_values_are_read_exactly(tmp_path, name, kind, top):
+    values = (np.random.default_rng(0).uniform(0, 1, (16, 16)) * top).astype(kind)
+    values[0, 0] = top
+    Image.fromarray(values).save(tmp_path / name)
+    found = decode_values(tmp_path / name, 16)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, values.astype(np.float32))
+    shrunk = decode_values(tmp_path / name, 8)
+    assert values.min() <= shrunk.min() <= shrunk.max() <= values.max()
+    assert shrunk.mean() == pytest.approx(values.mean(), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (np.full((8, 8), (1 << 24) + 1, np.int32), "32-bit floats hold"),
+        (np.full((8, 8), np.inf, np.float32), "finite values"),
+        (np.dstack([np.arange(64, dtype=np.uint8).reshape(8, 8)] * 2 + [np.zeros((8, 8), np.uint8)]), "found colours"),
+    ],
+)
+def test_maps_that_hold_no_real_values_are_refused(tmp_path, values, said):
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    with pytest.raises(DataError, match=said):
+        decode_values(tmp_path / "a.tif", 8)
+
+
+def test_values_that_are_missing_in_a_map_stay_missing(tmp_path):
+    values = np.ones((8, 8), np.float32)
+    values[0, 0] = np.nan
+    Image.fromarray(values).save(tmp_path / "a.tif")
+    for size in (8, 4):
+        found = decode_values(tmp_path / "a.tif", size)
+        assert np.isnan(found[0, 0])
+        assert (found[-2:] == 1).all()
+
+
+def test_the_size_of_a_picture_is_that_of_its_pixels_upright(tmp_path):
+    picture = Image.fromarray(np.zeros((10, 20, 3), np.uint8))
+    exif = Image.Exif()
+    for orientation, expected in ((1, (20, 10)), (3, (20, 10)), (6, (10, 20)), (8, (10, 20))):
+        exif[0x0112] = orientation
+        picture.save(tmp_path / "a.jpg", exif=exif)
+        assert displayed_size(tmp_path / "a.jpg") == expected
 
 
 @pytest.mark.parametrize(

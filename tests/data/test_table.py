@@ -139,3 +139,29 @@ def test_whole_numbers_that_would_be_black_are_refused(table):
     Image.fromarray(values).save(table.parent / "images" / "dark.tif")
     rewritten(table, lambda n, row: {**row, "image": "dark.tif" if n == 0 else row["image"]})
     assert any("save 8 bits a channel" in problem for problem in check_data(make_config(tree_for(table))))
+
+
+def map_tree(table, kind, values):
+    """Every image with the same map."""
+    Image.fromarray(values).save(table.parent / "images" / "map.tif")
+    rewritten(table, lambda n, row: {**row, "depth": "map.tif"})
+    tree = tree_for(table)
+    tree["tasks"] = [{"name": "depth", "kind": kind, **({"classes": 2} if kind == "segmentation" else {})}]
+    tree["data"] |= {"size": 24, "shift": 0.0, "flip": False}
+    return tree
+
+
+@pytest.mark.parametrize(("kind", "top"), [(np.uint16, 65535), (np.float32, 1e6)])
+def test_a_map_of_real_values_reaches_training_with_all_its_bits(table, kind, top):
+    depth = (np.random.default_rng(0).uniform(0, 1, (24, 24)) * top).astype(kind)
+    part = load_data(make_config(map_tree(table, "image_regression", depth))).parts["train"]
+    labels = part.batch([0, 1]).labels["depth"].numpy()
+    assert np.array_equal(labels, np.stack([depth.astype(np.float32)] * 2))
+
+
+@pytest.mark.parametrize("kind", ["segmentation", "image_regression"])
+def test_a_map_of_another_size_than_its_image_is_refused(table, kind):
+    config = make_config(map_tree(table, kind, np.zeros((24, 23), np.uint8)))
+    with pytest.raises(DataError, match="expected the size of its image, 24 × 24, found 23 × 24"):
+        load_data(config)
+    assert any("found 23 × 24" in problem for problem in check_data(config))

@@ -7,17 +7,18 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from filtergroups.data.bombs import MOST_BYTES, MOST_PIXELS, MeteredBytes, refuse_costly_content, refuse_costly_image
 from filtergroups.data.errors import DataError
 
 Array = np.ndarray[Any, Any]
+Made = TypeVar("Made")
 
 # Pillow knows some fifty formats; some of them start other programs (EPS), and few are looked after as well as these.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -30,15 +31,43 @@ def decode(path: Path, size: int, channels: int, *, labels: bool = False) -> Arr
     The first frame or page, turned upright as its EXIF says, without its transparency. Of 16 bits the upper 8 are kept;
     floats go from 0 (black) to 1 (white).
     """
+    if labels:
+        return _read(path, lambda image: _labels(image, size))
+    return _read(path, lambda image: _pixels(image, size, channels), draft=("RGB" if channels == 3 else "L", 2 * size))
+
+
+def decode_values(path: Path, size: int) -> Array:
+    """A map of real values as size × size float32: exactly those of the file (8 or 16 bits, whole numbers, floats).
+
+    A map of another size is brought to this one by linear interpolation; a pixel that NaN goes into is NaN.
+    """
+    return _read(path, lambda image: _values(image, size))
+
+
+def displayed_size(path: Path) -> tuple[int, int]:
+    """Width and height of an image file, turned upright as its EXIF says; its pixels are not decoded."""
+
+    def upright(image: Image.Image) -> tuple[int, int]:
+        lying = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
+        return image.size[::-1] if lying else image.size
+
+    return _read(path, upright, upright=False)
+
+
+def _read(
+    path: Path, finish: Callable[[Image.Image], Made], *, draft: tuple[str, int] | None = None, upright: bool = True
+) -> Made:
+    """What `finish` makes of an image file, or a DataError whatever is wrong with the file."""
     try:
         content = read_content(path)
         refuse_costly_content(content)
         with _quiet, Image.open(MeteredBytes(content), formats=FORMATS) as image:
             refuse_costly_image(image)
-            if not labels:  # a JPEG decodes faster at less than full size
-                image.draft("RGB" if channels == 3 else "L", (2 * size, 2 * size))
-            ImageOps.exif_transpose(image, in_place=True)
-            return _labels(image, size) if labels else _pixels(image, size, channels)
+            if draft is not None:  # a JPEG decodes faster at less than full size
+                image.draft(draft[0], (draft[1], draft[1]))
+            if upright:
+                ImageOps.exif_transpose(image, in_place=True)
+            return finish(image)
     except DataError:
         raise
     except UnidentifiedImageError:
@@ -136,16 +165,37 @@ def _from_floats(values: Array) -> Image.Image:
 
 def _labels(image: Image.Image, size: int) -> Array:
     """The values of a map as they are: palette indices, or the one value that all channels agree on."""
-    values = np.asarray(image.resize((size, size), Image.Resampling.NEAREST))
-    if values.ndim == 3:
-        colours = values[..., :1] if image.mode in ("LA", "La", "PA") else values[..., :3]
-        if (colours != colours[..., :1]).any():
-            raise DataError(f"expected one label a pixel, found colours ({image.mode}); save one channel")
-        values = colours[..., 0]
+    values = _one_channel(image, "save the class numbers as one channel of 8 bits")
     kept = values.astype(np.uint8)
     if not np.array_equal(kept, values):
         raise DataError(f"expected whole labels from 0 to 255, found {values.min()} to {values.max()}")
-    return kept
+    return np.asarray(Image.fromarray(kept).resize((size, size), Image.Resampling.NEAREST))
+
+
+def _values(image: Image.Image, size: int) -> Array:
+    if image.mode in ("1", "P", "PA"):  # black and white, or colours by number
+        image = image.convert("L" if image.mode == "1" else "RGB")
+    values = _one_channel(image, "save one channel")
+    with np.errstate(over="ignore", invalid="ignore"):
+        kept = values.astype(np.float32)
+        if values.dtype.kind in "iu" and not np.array_equal(kept.astype(np.int64), values):
+            raise DataError("expected values that 32-bit floats hold, found whole numbers above 16,777,216; scale them")
+    if np.isinf(kept).any():
+        raise DataError("expected finite values (NaN: missing), found infinite ones; mend them")
+    if kept.shape == (size, size):
+        return kept
+    return np.asarray(Image.fromarray(kept).resize((size, size), Image.Resampling.BILINEAR))
+
+
+def _one_channel(image: Image.Image, remedy: str) -> Array:
+    """The pixels of an image whose colour channels agree, without its transparency."""
+    values = np.asarray(image)
+    if values.ndim == 2:
+        return values
+    colours = values[..., :1] if image.mode in ("LA", "La", "PA") else values[..., :3]
+    if (colours != colours[..., :1]).any():
+        raise DataError(f"expected one value a pixel, found colours ({image.mode}); {remedy}")
+    return np.asarray(colours[..., 0])
 
 
 def _reason(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,14 +15,16 @@ from filelock import FileLock
 from torch import Tensor
 
 from filtergroups.config import ImageData
-from filtergroups.data.decoding import decode, normalised_array
+from filtergroups.data.decoding import decode, decode_values, displayed_size, normalised_array
 from filtergroups.data.examples import Batch, Data, DataError, Examples
 from filtergroups.tasks import Task
 from filtergroups.writing import write_atomically
 
-FORMAT = 2  # of the cache: raise it when decoding changes
+FORMAT = 3  # of the cache: raise it when decoding changes
 
 Progress = Callable[[str, int, int], None]
+Kind = Literal["image", "labels", "values"]
+DTYPES: dict[Kind, type[np.generic]] = {"image": np.uint8, "labels": np.uint8, "values": np.float32}
 
 
 def cache_folder(given: Path | None) -> Path:
@@ -38,31 +40,36 @@ def decoded(
     channels: int,
     cache: Path | None,
     *,
-    labels: bool = False,
+    kind: Kind = "image",
+    like: Sequence[Path] = (),
     progress: Progress | None = None,
 ) -> tuple[np.ndarray[Any, Any], dict[int, str]]:
     """All images as one memory-mapped array (N × size × size × channels), and what was wrong with which.
 
+    Maps of labels (bytes) or of real values (float32) have one channel and no axis for it; like: the image that each
+    map is of, whose size it has.
+
     The cache is keyed by every file's path, size and time and by the settings, so that it is never stale. It is written
     aside and renamed, under a lock: two processes that start at once decode once.
     """
-    shape = (len(paths), size, size) if labels else (len(paths), size, size, channels)
+    shape = (len(paths), size, size, channels) if kind == "image" else (len(paths), size, size)
     folder = cache_folder(cache)
-    key = _key(paths, size, channels, labels)
+    key = _key([*paths, *like], size, channels, kind)
     array_file, bad_file = folder / f"{key}.npy", folder / f"{key}.json"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f"{key}.lock"):
-        kept = _kept(array_file, bad_file, shape)
+        kept = _kept(array_file, bad_file, shape, DTYPES[kind])
         if kept is None:
-            _decode_all(paths, size, channels, labels, shape, array_file, bad_file, progress)
-            kept = _kept(array_file, bad_file, shape)
+            make = _maker(paths, size, channels, kind, like)
+            _decode_all(make, DTYPES[kind], shape, array_file, bad_file, progress)
+            kept = _kept(array_file, bad_file, shape, DTYPES[kind])
     if kept is None:
         raise DataError(f"{folder}: expected to read back the decoded images, found them changed; try again")
     return kept
 
 
-def _key(paths: Sequence[Path], size: int, channels: int, labels: bool) -> str:
-    digest = hashlib.sha256(json.dumps([FORMAT, size, channels, labels]).encode())
+def _key(paths: Sequence[Path], size: int, channels: int, kind: Kind) -> str:
+    digest = hashlib.sha256(json.dumps([FORMAT, size, channels, kind]).encode())
     for path in paths:
         try:
             state = path.stat()
@@ -73,23 +80,50 @@ def _key(paths: Sequence[Path], size: int, channels: int, labels: bool) -> str:
 
 
 def _kept(
-    array_file: Path, bad_file: Path, shape: tuple[int, ...]
+    array_file: Path, bad_file: Path, shape: tuple[int, ...], dtype: type[np.generic]
 ) -> tuple[np.ndarray[Any, Any], dict[int, str]] | None:
     try:
         array = np.load(array_file, mmap_mode="r", allow_pickle=False)
         bad = json.loads(bad_file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if array.shape != shape or array.dtype != np.uint8:
+    if array.shape != shape or array.dtype != dtype:
         return None
     return array, {int(index): reason for index, reason in bad.items()}
 
 
+def _maker(
+    paths: Sequence[Path], size: int, channels: int, kind: Kind, like: Sequence[Path]
+) -> Callable[[int], np.ndarray[Any, Any]]:
+    """What makes the n-th entry of the cache."""
+
+    def make(index: int) -> np.ndarray[Any, Any]:
+        if like:
+            refuse_other_size(paths[index], like[index])
+        if kind == "values":
+            return decode_values(paths[index], size)
+        return decode(paths[index], size, channels, labels=kind == "labels")
+
+    return make
+
+
+def refuse_other_size(path: Path, image: Path) -> None:
+    """Refuse a map that has not the size of its image: no one knows which of its pixels belongs to which."""
+    width, height = displayed_size(path)
+    try:
+        expected = displayed_size(image)
+    except DataError:  # which is said of the image
+        return
+    if (width, height) != expected:
+        raise DataError(
+            f"expected the size of its image, {expected[0]} × {expected[1]}, found {width} × {height}; "
+            "save the map at that size"
+        )
+
+
 def _decode_all(
-    paths: Sequence[Path],
-    size: int,
-    channels: int,
-    labels: bool,
+    make: Callable[[int], np.ndarray[Any, Any]],
+    dtype: type[np.generic],
     shape: tuple[int, ...],
     array_file: Path,
     bad_file: Path,
@@ -98,21 +132,21 @@ def _decode_all(
     aside = array_file.with_suffix(f".{os.getpid()}.part")
     bad: dict[int, str] = {}
     try:
-        array = np.lib.format.open_memmap(aside, mode="w+", dtype=np.uint8, shape=shape)
+        array = np.lib.format.open_memmap(aside, mode="w+", dtype=dtype, shape=shape)
 
         def one(index: int) -> tuple[int, str | None]:
             try:
-                array[index] = decode(paths[index], size, channels, labels=labels)
+                array[index] = make(index)
             except DataError as error:
                 return index, str(error)
             return index, None
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for done, (index, reason) in enumerate(pool.map(one, range(len(paths))), start=1):
+            for done, (index, reason) in enumerate(pool.map(one, range(len(array))), start=1):
                 if reason is not None:
                     bad[index] = reason
-                if progress is not None and (done % 50 == 0 or done == len(paths)):
-                    progress("decoding images", done, len(paths))
+                if progress is not None and (done % 50 == 0 or done == len(array)):
+                    progress("decoding images", done, len(array))
         array.flush()
         write_atomically(bad_file, json.dumps(bad).encode())
         os.replace(aside, array_file)

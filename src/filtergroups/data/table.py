@@ -88,7 +88,7 @@ def load_table(
                 class_names[entry.name] = classes
             made.append(entry.task(len(classes) if classes else None))
         else:
-            labels[entry.name], wrong = map_labels(entry, values, config, progress)
+            labels[entry.name], wrong = map_labels(entry, values, paths, config, progress)
             bad.update(wrong)
             if entry.labels is not None:
                 class_names[entry.name] = entry.labels
@@ -196,13 +196,16 @@ def _natural(value: str) -> tuple[int, float, str]:
 
 
 def map_labels(
-    entry: TaskConfig, values: Sequence[str], config: TableData, progress: Progress | None
+    entry: TaskConfig, values: Sequence[str], images: Sequence[Path], config: TableData, progress: Progress | None
 ) -> tuple[Any, dict[int, str]]:
-    """A column of paths to label maps (pixel = class) or grey images to predict; empty cells are missing."""
+    """A column of paths to label maps (pixel = class) or maps of real values; empty cells are missing."""
     present = [n for n, value in enumerate(values) if value]
     paths = [image_path(config.root, values[n]) for n in present]
     segmentation = entry.kind == "segmentation"
-    array, bad = decoded(paths, config.size, 1, config.cache, labels=segmentation, progress=progress)
+    array, bad = decoded(
+        paths, config.size, 1, config.cache, kind="labels" if segmentation else "values",
+        like=[images[n] for n in present], progress=progress,
+    )  # fmt: skip
     wrong = {present[index]: f"{paths[index]}: {reason}" for index, reason in bad.items()}
     if segmentation:
         maps = torch.full((len(values), config.size, config.size), -1)
@@ -213,9 +216,9 @@ def map_labels(
                 f"label maps of task '{entry.name}' hold 0 … {count - 1}, found {int(maps.max())}; mend them"
             )
         return maps, wrong
-    grey = torch.full((len(values), config.size, config.size), math.nan)
-    grey[present] = torch.from_numpy(array.copy())[..., 0].float()
-    return grey, wrong
+    reals = torch.full((len(values), config.size, config.size), math.nan)
+    reals[present] = torch.from_numpy(array.copy())
+    return reals, wrong
 
 
 def check_table(config: TableData, tasks: Sequence[TaskConfig]) -> list[str]:
@@ -240,7 +243,7 @@ def check_table(config: TableData, tasks: Sequence[TaskConfig]) -> list[str]:
                 cell_labels(entry, values, entry.labels, config.table)
             else:
                 entry.task()  # which wants to know its classes
-                problems += list(map_labels(entry, values, config, None)[1].values())
+                problems += list(map_labels(entry, values, paths, config, None)[1].values())
         except (DataError, ConfigError) as error:
             problems.append(str(error))
     problems += _split_problems(config, rows, names)
