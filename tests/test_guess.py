@@ -79,3 +79,11 @@ def test_numbers_of_any_size_are_learned_as_ones_of_spread_one(tmp_path, values)
     learned = [value / level["scale"] + level["offset"] for value in values]
     assert statistics.pstdev(learned) == pytest.approx(1, abs=0.01)
     assert abs(statistics.fmean(learned)) < 0.05
+
+
+@pytest.mark.parametrize("kinds", [2, 3, 7, 20])
+def test_whole_numbers_that_hardly_recur_are_real_values(tmp_path, kinds):
+    for rows in (kinds, 4 * kinds, 5 * kinds):
+        tree, _ = tasks_of(tmp_path, "image,level", [f"a.png,{10 + n % kinds}" for n in range(rows)])
+        (level,) = tree["tasks"]
+        assert level["kind"] == ("classification" if rows == 5 * kinds else "regression")

@@ -1,17 +1,19 @@
 """The configuration of a run: TOML, checked before anything is done."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from filtergroups import ranges
 from filtergroups.baselines import METHODS
+from filtergroups.groups.routing import family
+from filtergroups.ranges import Count, CountOrNone, Factor, Millimetres, Range, Scale, Share, Temperature, Value, Voxels
 from filtergroups.tasks import Classification, ImageRegression, Regression, Segmentation, Task
 
-Positive = Annotated[int, Field(gt=0)]
 COLUMNS_OF_PREDICTIONS = ("file", "error")  # besides those of the tasks, which may not be called so
 SMALLEST_VGG11 = 16  # it halves an image four times
-Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class ConfigError(ValueError):
@@ -30,22 +32,25 @@ class TaskConfig(Section):
     name: str
     kind: Literal["regression", "classification", "segmentation", "image_regression"]
     column: str | None = Field(None, description="column of the table; None: the task's name")
-    classes: Annotated[int, Field(ge=2)] | None = Field(
+    classes: Annotated[int, Range(2, ranges.MOST_CLASSES)] | None = Field(
         None, description="number of classes; None: as many as labels, or (classification) as are in the data"
     )
     labels: list[str] | None = Field(None, description="names of the classes, in order; None: as found in the data")
-    scale: float = Field(
-        1.0, allow_inf_nan=False, description="real values: the network learns label / scale + offset; not 0"
-    )
-    offset: float = Field(0.0, allow_inf_nan=False, description="see scale")
+    scale: Scale = Field(1.0, description="real values: the network learns label / scale + offset; not 0")
+    offset: Value = Field(0.0, description="see scale")
     unit: str = Field("", description="real values: what they are measured in")
 
-    @field_validator("scale")
-    @classmethod
-    def _can_be_divided_by(cls, scale: float) -> float:
-        if not scale:
-            raise ValueError("expected a number other than 0, found 0; change it")
-        return scale
+    @model_validator(mode="after")
+    def _classes_have_names(self) -> "TaskConfig":
+        if self.labels is not None and len(set(self.labels)) < max(2, len(self.labels)):
+            raise ValueError(f"labels are 2 or more different names, found {self.labels}; mend them or leave them out")
+        if self.classes and self.labels is not None and len(self.labels) != self.classes:
+            raise ValueError(
+                f"labels name every one of the {self.classes} classes, found {len(self.labels)}; mend them"
+            )
+        if self.kind == "segmentation" and (self.known_classes or 0) > ranges.MOST_OF_MAPS:
+            raise ValueError(f"a segmentation has at most {ranges.MOST_OF_MAPS} classes, found {self.known_classes}")
+        return self
 
     @property
     def known_classes(self) -> int | None:
@@ -69,7 +74,7 @@ class TaskConfig(Section):
 class AnyData(Section):
     """What all data have in common."""
 
-    selection: Annotated[float, Field(ge=0, lt=1)] = Field(
+    selection: Annotated[float, Range(0, 1, below=True)] = Field(
         0.0,
         description="share of the training part that is set aside to choose the best checkpoint by, so that the "
         "validation part is not looked at; 0: choose by the validation part",
@@ -81,10 +86,10 @@ class ImageData(AnyData):
     """What tables and faces have in common."""
 
     root: Path = Field(description="folder of the images")
-    size: Positive = Field(64, description="images are resized to size × size")
+    size: Annotated[int, Range(1, 16_384)] = Field(64, description="images are resized to size × size")
     channels: Literal[1, 3] = Field(3, description="1: grey, 3: colour; images are converted")
     flip: bool = Field(False, description="augmentation: mirror images left-right at random")
-    shift: Annotated[float, Field(ge=0, le=0.5)] = Field(
+    shift: Annotated[float, Range(0, 0.5)] = Field(
         0.0, description="augmentation: shift by up to this share of the size"
     )
     on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="what training does with unreadable images")
@@ -111,8 +116,8 @@ class FacesData(ImageData):
     kind: Literal["faces"]
     tasks: list[Literal["age", "gender", "race"]] = Field(["age", "gender"], min_length=1)
     split_file: Path | None = Field(None, description="CSV file,split; None: a seeded split")
-    fraction: Fraction = Field(1.0, description="share of the training part that is used")
-    labelled: dict[str, Fraction] = Field(
+    fraction: Share = Field(1.0, description="share of the training part that is used")
+    labelled: dict[str, Share] = Field(
         default_factory=dict, description="task -> share of the used training images that keep their label of it"
     )
 
@@ -127,12 +132,14 @@ class PatchData(AnyData):
     """What scans and the phantom have in common."""
 
     spatial_dims: Literal[2, 3] = Field(2, description="2: axial patches; 3: volume patches")
-    patch: Positive = Field(64, description="size of the training patches in pixels")
-    patch_depth: Positive = Field(16, description="number of slices of 3-D patches")
-    padding: Annotated[int, Field(ge=0)] = Field(4, description="zero padding of patches; the loss is inside only")
-    patches_per_patient: Positive = Field(16, description="training patches of each patient in an epoch")
-    zoom: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="augmentation: scale by 1 ± this")
-    rotation: Annotated[float, Field(ge=0, le=180)] = Field(10.0, description="augmentation: rotate by ± these degrees")
+    patch: Annotated[int, Range(1, 4096)] = Field(64, description="size of the training patches in pixels")
+    patch_depth: Annotated[int, Range(1, 4096)] = Field(16, description="number of slices of 3-D patches")
+    padding: Annotated[int, Range(0, 1024)] = Field(4, description="zero padding of patches; the loss is inside only")
+    patches_per_patient: Annotated[int, Range(1, 1_000_000)] = Field(
+        16, description="training patches of each patient in an epoch"
+    )
+    zoom: Annotated[float, Range(0, 1, below=True)] = Field(0.1, description="augmentation: scale by 1 ± this")
+    rotation: Annotated[float, Range(0, 180)] = Field(10.0, description="augmentation: rotate by ± these degrees")
     cache: Path | None = Field(None, description="folder for prepared scans; None: the user's cache folder")
 
 
@@ -148,14 +155,14 @@ class ScansData(PatchData):
     target_task: str = Field("ct", description="what the synthesis is called")
     labels_task: str = Field("organs", description="what the segmentation is called")
     label_names: dict[str, str] | None = Field(None, description="value -> name; None: labels.json in the root")
-    target_scale: float = Field(1024.0, description="the network learns target / scale + offset")
-    target_offset: float = Field(1.0, description="see target_scale")
+    target_scale: Scale = Field(1024.0, description="the network learns target / scale + offset")
+    target_offset: Value = Field(1.0, description="see target_scale")
     target_unit: str = Field("", description="what the target is measured in, for example HU")
     split_file: Path | None = Field(None, description="CSV patient,split; None: split.csv in the root, else seeded")
-    spacing: Annotated[float, Field(gt=0)] | None = Field(None, description="resample to this isotropic spacing in mm")
+    spacing: Millimetres | None = Field(None, description="resample to this isotropic spacing in mm")
     bias_correction: bool = Field(False, description="N4 bias field correction of the input (SimpleITK)")
     histogram: bool = Field(True, description="histogram normalisation learned on the training part (Nyúl)")
-    bone_above: float | None = Field(None, description="report PSNR where the target is above this, as 'bone'")
+    bone_above: Value | None = Field(None, description="report PSNR where the target is above this, as 'bone'")
 
     @field_validator("target", "labels", "valid", mode="before")
     @classmethod
@@ -168,10 +175,21 @@ class PhantomData(PatchData):
 
     kind: Literal["phantom"]
     root: Path = Field(description="folder that the scans are written to, or that has them already")
-    patients: Positive = Field(15, description="men that are generated: two thirds to train on, the rest in two parts")
-    seed: int = Field(0, description="of the men and their scans")
-    shape: tuple[Positive, Positive, Positive] = Field((288, 288, 62), description="voxels: left-right, front-back, up")
-    spacing: tuple[float, float, float] = Field((1.46, 1.46, 1.46), description="size of a voxel in mm")
+    patients: Annotated[int, Range(1, 100_000)] = Field(
+        15, description="men that are generated: two thirds to train on, the rest in two parts"
+    )
+    seed: Annotated[int, Range(0, ranges.LARGEST_SEED)] = Field(0, description="of the men and their scans")
+    shape: tuple[Voxels, Voxels, Voxels] = Field((288, 288, 62), description="voxels: left-right, front-back, up")
+    spacing: tuple[Millimetres, Millimetres, Millimetres] = Field(
+        (1.46, 1.46, 1.46), description="size of a voxel in mm"
+    )
+
+    @field_validator("shape")
+    @classmethod
+    def _can_be_held(cls, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+        if (voxels := math.prod(shape)) > ranges.MOST_VOXELS:
+            raise ValueError(f"expected at most {ranges.MOST_VOXELS:,} voxels, found {voxels:,}; make it smaller")
+        return shape
 
 
 DataConfig = Annotated[TableData | FacesData | ScansData | PhantomData, Field(discriminator="kind")]
@@ -181,11 +199,13 @@ class NetworkConfig(Section):
     """Which backbone."""
 
     name: Literal["vgg11", "highresnet"]
-    width: Annotated[float, Field(gt=0)] = Field(1.0, description="factor of the number of kernels")
-    extra: Annotated[float, Field(ge=0)] = Field(
+    width: Annotated[float, Range(0, 64, above=True)] = Field(1.0, description="factor of the number of kernels")
+    extra: Annotated[float, Range(0, 64)] = Field(
         0.0, description="vgg11: further kernels, as a share of the width's; for a task that is added (method.extend)"
     )
-    hidden: Annotated[int, Field(ge=0)] | None = Field(None, description="units of each head's hidden layer; 0: none")
+    hidden: Annotated[int, Range(0, 65_536)] | None = Field(
+        None, description="units of each head's hidden layer; 0: none"
+    )
 
 
 class MethodConfig(Section):
@@ -214,65 +234,72 @@ class MethodConfig(Section):
     per_example: bool = Field(
         False, description="one gate per example, not per batch: the gradient of p has less noise, a step takes longer"
     )
-    threshold: Annotated[float, Field(ge=0, lt=0.2)] = Field(1e-3, description="gates below are not computed; 0: exact")
+    threshold: Annotated[float, Range(0, 0.2, below=True)] = Field(
+        1e-3, description="gates below are not computed; 0: exact"
+    )
 
 
 class TemperatureConfig(Section):
     """temperature(step) = max(floor, start · exp(−rate · step))"""
 
-    start: Annotated[float, Field(gt=0)] = Field(1.0, description="at the first step; high: soft gates")
-    floor: Annotated[float, Field(gt=0)] = Field(0.1, description="never below; low: gates near 0 and 1")
-    rate: Annotated[float, Field(ge=0)] | None = Field(None, description="None: reaches the floor at half the steps")
+    start: Temperature = Field(1.0, description="at the first step; high: soft gates")
+    floor: Temperature = Field(0.1, description="never below; low: gates near 0 and 1")
+    rate: Annotated[float, Range(0, 1000)] | None = Field(None, description="None: reaches the floor at half the steps")
     noise_warmup: bool = Field(False, description="gates begin at p, and noise comes as the temperature falls")
 
 
 class TrainingConfig(Section):
     """The loop."""
 
-    epochs: Positive = 20
-    batch_size: Positive = 32
+    epochs: Annotated[int, Range(1, 1_000_000)] = 20
+    batch_size: Annotated[int, Range(1, 1_000_000)] = 32
     optimiser: Literal["adam", "adamw"] = "adam"
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    learning_rate: Annotated[float, Range(0, 100, above=True)] = Field(
+        1e-3, description="Adam moves every weight by about this at a step: from 1 on little is learned"
+    )
+    weight_decay: Annotated[float, Range(0, 100)] = 0.0
     schedule: Literal["constant", "cosine"] = Field(
         "constant", description="of the learning rate; cosine: half a wave to 0"
     )
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(0, description="steps in which the learning rate rises from 0")
-    probability_factor: Annotated[float, Field(gt=0)] = Field(
-        10.0, description="learning rate of p, times that of weights"
+    warmup_steps: CountOrNone = Field(0, description="steps in which the learning rate rises from 0")
+    probability_factor: Annotated[float, Range(0, 10_000, above=True)] = Field(
+        10.0, description="learning rate of p, times that of weights (together at most 1,000)"
     )
-    weight_factor: Annotated[float, Field(ge=0)] = Field(1e-6, description="λ1 of eq. 5")
-    entropy_factor: Annotated[float, Field(ge=0)] = Field(1e-5, description="λ2 of eq. 5")
-    cost_factor: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="how strongly to ask for fewer multiplications; 0: do not"
-    )
-    cost_target: Annotated[float, Field(ge=0)] = Field(
+    weight_factor: Factor = Field(1e-6, description="λ1 of eq. 5")
+    entropy_factor: Factor = Field(1e-5, description="λ2 of eq. 5")
+    cost_factor: Factor = Field(0.0, description="how strongly to ask for fewer multiplications; 0: do not")
+    cost_target: Annotated[float, Range(0, 100)] = Field(
         0.5, description="multiplications asked for, as a share of the plain network's"
     )
-    clip_norm: Annotated[float, Field(ge=0)] = Field(0.0, description="clip the gradient's norm; 0: do not")
-    task_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
+    clip_norm: Annotated[float, Range(0, 1e9)] = Field(0.0, description="clip the gradient's norm; 0: do not")
+    task_weights: dict[str, Annotated[float, Range(0, 1_000_000)]] = Field(
         default_factory=dict, description="task -> factor of its loss; 1 where it is not named"
     )
     uncertainty_weighting: bool = Field(False, description="learn the tasks' weights (Kendall et al.)")
-    finetune_epochs: Annotated[int, Field(ge=0)] = Field(
+    finetune_epochs: CountOrNone = Field(
         0, description="the last epochs, with every kernel fixed in its most probable group"
     )
     rewind: bool = Field(
         False, description="at the start of finetune_epochs the weights and their schedule begin anew; the groups stay"
     )
-    validate_every: Annotated[int, Field(ge=0)] = Field(0, description="steps; 0: after each epoch")
-    validate_examples: Annotated[int, Field(ge=0)] = Field(0, description="how many to validate on; 0: all")
-    checkpoint_every: Positive = Field(200, description="steps between checkpoints")
+    validate_every: CountOrNone = Field(0, description="steps; 0: after each epoch")
+    validate_examples: CountOrNone = Field(0, description="how many to validate on; 0: all")
+    checkpoint_every: Count = Field(200, description="steps between checkpoints")
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto: a GPU where there is one")
-    devices: Positive = Field(1, description="processes on this machine, a device each")
-    nodes: Positive = Field(1, description="machines")
+    devices: Annotated[int, Range(1, 1024)] = Field(1, description="processes on this machine, a device each")
+    nodes: Annotated[int, Range(1, 65_536)] = Field(1, description="machines")
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = Field("32-true", description="of the network's numbers")
-    threads: Positive | None = Field(None, description="CPU threads; None: torch's default")
+    threads: Annotated[int, Range(1, 1024)] | None = Field(None, description="CPU threads; None: torch's default")
 
     @model_validator(mode="after")
     def _phases_fit(self) -> "TrainingConfig":
         if self.finetune_epochs >= self.epochs:
             raise ValueError(f"finetune_epochs is below epochs ({self.epochs}), found {self.finetune_epochs}; set both")
+        if self.learning_rate * self.probability_factor > ranges.FASTEST:
+            raise ValueError(
+                f"learning_rate × probability_factor, the learning rate of p, is at most {ranges.FASTEST:,.0f}, "
+                f"found {self.learning_rate * self.probability_factor:,g}; lower one of them"
+            )
         if self.rewind and not self.finetune_epochs:
             raise ValueError("rewind begins anew where finetune_epochs begin, found none; set finetune_epochs")
         return self
@@ -281,7 +308,7 @@ class TrainingConfig(Section):
 class Config(Section):
     """Everything that a run is made from."""
 
-    seed: int = 0
+    seed: Annotated[int, Range(-ranges.LARGEST_SEED, ranges.LARGEST_SEED)] = 0
     data: DataConfig
     tasks: list[TaskConfig] = Field(default_factory=list, description="for tables: what to predict")
     network: NetworkConfig
@@ -293,6 +320,16 @@ class Config(Section):
     def chosen_by(self) -> str:
         """The part that training chooses its best checkpoint by."""
         return "selection" if self.data.selection else "validation"
+
+    @property
+    def task_names(self) -> list[str]:
+        """What is predicted."""
+        if isinstance(self.data, FacesData):
+            return list(self.data.tasks)
+        if isinstance(self.data, ScansData):
+            has = {self.data.target_task: self.data.target, self.data.labels_task: self.data.labels}
+            return [name for name, file in has.items() if file is not None]
+        return [task.name for task in self.tasks]
 
     @field_validator("tasks")
     @classmethod
@@ -310,6 +347,7 @@ class Config(Section):
             raise ValueError("a table needs at least one [[tasks]] entry, found none")
         if self.data.kind != "table" and self.tasks:
             raise ValueError(f"[[tasks]] are for data.kind = 'table'; '{self.data.kind}' has its own, remove them")
+        self._groups_fit()
         if self.network.name == "vgg11" and self.data.kind in ("table", "faces") and self.data.size < SMALLEST_VGG11:
             raise ValueError(f"data.size is {SMALLEST_VGG11} or more for vgg11, found {self.data.size}; enlarge it")
         for key in ("mask_from", "extend"):
@@ -329,6 +367,17 @@ class Config(Section):
                 f"found method.name = '{self.method.name}'; set it to 0"
             )
         return self
+
+    def _groups_fit(self) -> None:
+        names = self.task_names
+        if not names or self.data.twice is not None:  # the data say which tasks there are
+            return
+        groups = family(names, self.method.groups)
+        if self.method.threshold * len(groups) >= 1:
+            raise ValueError(
+                f"method.threshold is below 1 / {len(groups)}, so that every kernel keeps one of its {len(groups)} "
+                f"groups, found {self.method.threshold}; lower it"
+            )
 
 
 def config_schema() -> dict[str, Any]:

@@ -125,8 +125,9 @@ def _task(key: str, values: list[str]) -> list[str]:
     name += "_" if name in (*COLUMNS_OF_PREDICTIONS, "shared") else ""
     missing = f"   # {len(values) - len(present)} missing" if len(present) < len(values) else ""
     lines = ["[[tasks]]", f"name = {_text(name)}{missing}", f"column = {_text(key)}"]
-    whole = all(number.is_integer() for number in numbers)
-    if len(numbers) == len(present) and (len(kinds) > MOST_CLASSES or not whole):
+    few = len(kinds) <= MOST_CLASSES and len(present) >= FEWEST_A_CLASS * len(kinds)
+    classes = few and all(number.is_integer() for number in numbers)
+    if len(numbers) == len(present) and not classes:
         scale, offset = _standardised(numbers)
         return [
             *lines,
@@ -134,7 +135,7 @@ def _task(key: str, values: list[str]) -> list[str]:
             f"scale = {scale!r:<13} # the network learns value / scale + offset: mean 0 and spread 1,",
             f"offset = {offset!r:<12} # so that no task drowns the others; found {min(numbers):g} to {max(numbers):g}",
         ]
-    if len(kinds) <= MOST_CLASSES and len(present) >= FEWEST_A_CLASS * len(kinds):
+    if few:
         labels = ", ".join(_text(value) for value in kinds)
         return [*lines, 'kind = "classification"', f"labels = [{labels}]"]
     if len(numbers) > len(present) / 2:

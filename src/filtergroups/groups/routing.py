@@ -7,6 +7,7 @@ from itertools import combinations
 
 TASKS_AND_SHARED = "tasks+shared"
 ALL_SUBSETS = "all_subsets"
+MOST_GROUPS = 1023  # all subsets of 10 tasks; every group is a stream that is computed while gates are soft
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,15 @@ def family(tasks: Sequence[str], groups: str | Iterable[Iterable[str]] = TASKS_A
     tasks = tuple(tasks)
     check_task_names(tasks)
     if groups == TASKS_AND_SHARED:
+        if len(tasks) >= MOST_GROUPS:
+            raise ValueError(f"a network has at most {MOST_GROUPS:,} groups, found {len(tasks):,} tasks; choose some")
         sets = [frozenset({task}) for task in tasks] + [frozenset(tasks)]
         return Family(tasks, tuple(dict.fromkeys(sets)))
+    if groups == ALL_SUBSETS and (1 << len(tasks)) - 1 > MOST_GROUPS:
+        raise ValueError(
+            f"a network has at most {MOST_GROUPS:,} groups, found {len(tasks)} tasks with 2^{len(tasks)} - 1 subsets; "
+            f"list the groups that you want, or use '{TASKS_AND_SHARED}'"
+        )
     if groups == ALL_SUBSETS:
         return Family(tasks, tuple(frozenset(s) for n in range(1, len(tasks) + 1) for s in combinations(tasks, n)))
     if isinstance(groups, str):
@@ -107,6 +115,8 @@ def family(tasks: Sequence[str], groups: str | Iterable[Iterable[str]] = TASKS_A
             f"a family is '{TASKS_AND_SHARED}', '{ALL_SUBSETS}' or a list of task sets, found {groups!r}; choose one"
         )
     chosen = list(groups)
+    if len(chosen) > MOST_GROUPS:
+        raise ValueError(f"a network has at most {MOST_GROUPS:,} groups, found {len(chosen):,}; list fewer")
     for group in chosen:
         if isinstance(group, str):
             raise ValueError(
