@@ -10,7 +10,6 @@ from filtergroups.measuring import Results
 from filtergroups.network import GroupedNetwork
 from filtergroups.progress import Reporter
 from filtergroups.run import Run
-from filtergroups.writing import write_atomically
 
 COSTS = {"cost": "loss/cost", "expected_cost": "cost/expected", "mode_cost": "cost/mode"}
 
@@ -33,7 +32,7 @@ class Journal:
         if self.writes:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.curves = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=start)
+            self.curves = SummaryWriter(str(self.run.place("tensorboard")), purge_step=start)
 
     def close(self, steps: int) -> None:
         if self.curves is not None:
@@ -70,7 +69,7 @@ class Journal:
         }
         content = io.BytesIO()
         np.savez_compressed(content, **layers)  # type: ignore[arg-type]  # layers are named freely
-        write_atomically(self.run.path / "assignments" / f"step_{step:08d}.npz", content.getvalue())
+        self.run.write(f"assignments/step_{step:08d}.npz", content.getvalue())
 
     def _draw(self, step: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():

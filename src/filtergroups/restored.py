@@ -7,6 +7,7 @@ from typing import Any
 from filtergroups.build import build_network
 from filtergroups.checkpoint import Progress, load_checkpoint, restore
 from filtergroups.config import Config, FacesData, PhantomData, ScansData, TableData
+from filtergroups.data.cache_folder import with_own_cache
 from filtergroups.data.examples import Data
 from filtergroups.data.twice import twice
 from filtergroups.network import GroupedNetwork
@@ -65,7 +66,7 @@ class Restored:
 def open_run(path: Path, checkpoint: str = "best") -> Restored:
     """Read a run's network; it needs none of the data."""
     run = Run.open(path)
-    config = run.config()
+    config = with_own_cache(run.config())
     file = run.checkpoint(checkpoint)
     progress, tensors = load_checkpoint(file)
     network = build_network(config, described_data(config, progress))

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from filtergroups.config import Config
 from filtergroups.config_file import dump_config, load_config
-from filtergroups.writing import write_atomically
+from filtergroups.writing import append, place_below, write_atomically
 
 
 class RunError(ValueError):
@@ -23,7 +23,7 @@ class RunError(ValueError):
 
 
 class Run:
-    """One run folder."""
+    """One run folder. It may come from somebody else: no link in it is followed out of it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,10 +32,7 @@ class Run:
     def create(path: Path, config: Config) -> "Run":
         """A new folder with the complete config in it."""
         run = Run(path)
-        if run.begun:
-            raise RunError(
-                f"{path}: expected a new folder, found a run; use `filtergroups resume {path}` or another --run"
-            )
+        run.refuse_begun()
         try:
             path.mkdir(parents=True, exist_ok=True)
             with run.locked():  # by nobody who is about to begin
@@ -53,12 +50,24 @@ class Run:
         return Run(path)
 
     def config(self) -> Config:
-        return load_config(self.path / "config.toml")
+        return load_config(self.place("config.toml"))
+
+    def place(self, name: str) -> Path:
+        """Where a file of the run is; refused where a link leads out of the folder."""
+        try:
+            place_below(self.path / name, self.path)
+        except OSError as error:
+            raise RunError(f"{self.path / name}: {error.strerror}") from None
+        return self.path / name
+
+    def write(self, name: str, content: bytes) -> None:
+        """A file of the run, whole or not at all."""
+        write_atomically(self.path / name, content, below=self.path)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else trains here meanwhile; a killed process leaves no lock behind."""
-        lock = FileLock(self.path / ".lock", timeout=0)
+        lock = FileLock(self.place(".lock"), timeout=0)
         try:
             lock.acquire()
         except Timeout:
@@ -71,6 +80,13 @@ class Run:
             yield
         finally:
             lock.release()
+
+    def refuse_begun(self) -> None:
+        if self.begun:
+            raise RunError(
+                f"{self.path}: expected a new folder, found a run; use `filtergroups resume {self.path}` or another "
+                "--run"
+            )
 
     @property
     def begun(self) -> bool:
@@ -91,13 +107,11 @@ class Run:
         return self.path / "calibration.json"
 
     def log(self, text: str) -> None:
-        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
+        append(self.path / "log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n", below=self.path)
 
     def record(self, entry: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        append(self.path / "metrics.jsonl", json.dumps(entry) + "\n", below=self.path)
 
     def metrics(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._complete_lines()]
@@ -111,7 +125,7 @@ class Run:
         """Drop what was written after a checkpoint: the steps are about to be done again."""
         kept = [line for line in self._complete_lines() if json.loads(line)["step"] <= step]
         write_atomically(self.path / "metrics.jsonl", "".join(f"{line}\n" for line in kept).encode())
-        for file in (self.path / "assignments").glob("step_*.npz"):
+        for file in self.place("assignments").glob("step_*.npz"):
             if int(file.stem.removeprefix("step_")) > step:
                 file.unlink()
 

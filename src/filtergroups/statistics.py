@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from filtergroups.checkpoint import read_tensors
-from filtergroups.config import PhantomData
 from filtergroups.data.examples import DataError, Examples
 from filtergroups.data.load import load_data
 from filtergroups.groups.norms import GroupedNorm
@@ -165,8 +164,6 @@ def statistics_for(restored: "Restored", kind: Kind, progress: Step | None = Non
     path = restored.run.statistics(restored.checkpoint)
     sets = load_statistics(path, network, step)
     if sets is None:
-        if isinstance(config.data, PhantomData) and not config.data.root.exists():
-            raise DataError(f"{config.data.root}: expected the phantom's scans, found none")
         data = load_data(config, constants=restored.progress.constants, parts=("train",), progress=progress)
         if "train" not in data.parts:
             raise DataError("expected examples in the part 'train', found none")

@@ -3,7 +3,6 @@
 import errno
 import math
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +22,9 @@ from filtergroups.checkpoint import (
     save_checkpoint,
 )
 from filtergroups.config import Config, TrainingConfig
+from filtergroups.data.cache_folder import with_own_cache
 from filtergroups.data.examples import DataError, Examples
-from filtergroups.data.load import load_data
+from filtergroups.data.load import load_data, prepare_data
 from filtergroups.finite import Diverged, check_finite, largest, listed, not_finite, remedy
 from filtergroups.groups.objective import Terms, objective
 from filtergroups.groups.processes import batch_of_all, rank, world_size
@@ -47,6 +47,9 @@ def train(config: Config, run: Path, *, report: Reporter | None = None) -> Run:
     fabric = make_fabric(config.training)
     made = Run(run)
     if fabric.is_global_zero:
+        made.refuse_begun()
+        # Only here does a config say where something is written: whoever trains by it trusts it.
+        prepare_data(config, (report or Silent()).preparing)
         made = Run.create(run, config)
     fabric.barrier()
     return _train(made, config, fabric, report or Silent())
@@ -55,7 +58,7 @@ def train(config: Config, run: Path, *, report: Reporter | None = None) -> Run:
 def resume(run: Path, *, report: Reporter | None = None) -> Run:
     """Go on with a run from its last checkpoint; the result is that of a run never interrupted."""
     opened = Run.open(run)
-    config = opened.config()
+    config = with_own_cache(opened.config())
     return _train(opened, config, make_fabric(config.training), report or Silent())
 
 
@@ -107,7 +110,7 @@ class Trainer:
         self.run, self.config, self.fabric = run, config, fabric
         self.training = config.training
         self.journal = Journal(run, report, fabric.is_global_zero)
-        loaded = load_data(config, parts=("train", config.chosen_by), progress=report.preparing)
+        loaded = load_data(config, parts=("train", config.chosen_by), make=False, progress=report.preparing)
         self.data = seen_alike(loaded, config.method)
         self.part = self._training_part()
         self.steps_per_epoch = len(self.part) // self.training.batch_size
@@ -369,7 +372,7 @@ class Trainer:
 
     def _finish(self) -> None:
         if self.fabric.is_global_zero and not self.run.checkpoint("best").exists():
-            shutil.copyfile(self.run.checkpoint("last"), self.run.checkpoint("best"))
+            self.run.write("best.safetensors", self.run.checkpoint("last").read_bytes())
         if self.fabric.is_global_zero:
             self._recalibrate("best")
         self.journal.close(self.steps)

@@ -1,21 +1,119 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, with the rights that the user's umask gives them.
 
+A folder may come from somebody else: what is written `below` it follows no link that leads out of it.
+"""
+
+import contextlib
+import errno
 import os
-import tempfile
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows, where an open file cannot be removed anyway
+    fcntl = None  # type: ignore[assignment]  # as mypy takes a module for a constant
+
+ASIDE = re.compile(r"\..*\.[0-9a-f]{8}\.filtergroups")
+_swept: set[Path] = set()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, *, below: Path | None = None) -> None:
     """The whole file or nothing: never a part of it, whenever the process ends."""
+    with written_aside(path, below=below) as file:
+        file.write(content)
+
+
+@contextmanager
+def written_aside(path: Path, *, below: Path | None = None) -> Iterator[IO[bytes]]:
+    """A file to write to (and read from) that takes its place once the block ends well.
+
+    Where the process is killed, what it left is removed by the next one that writes to this folder.
+    """
+    if below is not None:
+        place_below(path.parent, below)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    sweep(path.parent)
+    temporary, handle = _new_file(path)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
+        with os.fdopen(handle, "w+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+            if os.name == "posix":  # still locked: nobody takes it for one that was left behind
+                os.replace(temporary, path)
+        if os.name != "posix":
+            os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def append(path: Path, text: str, *, below: Path) -> None:
+    """Add to the end of a file below a folder; through no link, and to no pipe or device."""
+    place_below(path, below)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    handle = os.open(path, flags, 0o666)
+    with open(handle, "ab") as file:
+        state = os.fstat(handle)
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError(errno.EINVAL, "expected a file to add to, found a pipe or device; remove it", str(path))
+        if state.st_nlink == 1:
+            file.write(text.encode(errors="backslashreplace"))
+            return
+    # The file has a second name, perhaps outside: that one stays as it is.
+    write_atomically(path, path.read_bytes() + text.encode(errors="backslashreplace"), below=below)
+
+
+def place_below(path: Path, folder: Path) -> Path:
+    """Where a path really is; refused where links lead it out of the folder."""
+    place = path.resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise LeadsOut(errno.ELOOP, f"leads out of {folder}, to {place}; replace the link by what is meant", str(path))
+    return place
+
+
+class LeadsOut(OSError):
+    """A link out of a folder that may come from somebody else."""
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder: only files of ours that nobody holds any more."""
+    place = folder.resolve()
+    if fcntl is None or place in _swept:
+        return
+    _swept.add(place)
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if ASIDE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    _remove_if_free(entry.path)
+
+
+def _remove_if_free(path: str) -> None:
+    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(handle)
+
+
+def _new_file(path: Path) -> tuple[Path, int]:
+    """A file beside the one that is meant, held until it is closed."""
+    name = path.name.encode(errors="surrogateescape")[:100].decode(errors="ignore")
+    while True:
+        temporary = path.with_name(f".{name}.{secrets.token_hex(4)}.filtergroups")
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        if fcntl is None:
+            return temporary, handle
+        with contextlib.suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_nlink:  # else somebody swept it before it was held
+            return temporary, handle
+        os.close(handle)

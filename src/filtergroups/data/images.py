@@ -15,6 +15,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from filtergroups.config import ImageData
+from filtergroups.data.cache_folder import cache_folder
 from filtergroups.data.decoding import decode, decode_values, displayed_size, normalised_array
 from filtergroups.data.examples import Batch, Data, DataError, Examples
 from filtergroups.tasks import Task
@@ -25,13 +26,6 @@ FORMAT = 3  # of the cache: raise it when decoding changes
 Progress = Callable[[str, int, int], None]
 Kind = Literal["image", "labels", "values"]
 DTYPES: dict[Kind, type[np.generic]] = {"image": np.uint8, "labels": np.uint8, "values": np.float32}
-
-
-def cache_folder(given: Path | None) -> Path:
-    """Where decoded images are kept: the given folder, or the user's cache."""
-    if given is not None:
-        return given
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "filtergroups"
 
 
 def decoded(

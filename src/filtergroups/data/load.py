@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from filtergroups.config import Config, FacesData, PhantomData, ScansData, TableData
-from filtergroups.data.examples import SPLITS, Data
+from filtergroups.data.cache_folder import choose_cache, with_own_cache
+from filtergroups.data.examples import SPLITS, Data, DataError
 from filtergroups.data.images import Progress
 from filtergroups.data.twice import twice
 
@@ -17,28 +18,62 @@ def load_data(
     *,
     constants: dict[str, Any] | None = None,
     parts: Sequence[str] = SPLITS,
+    make: bool = True,
     progress: Progress | None = None,
 ) -> Data:
-    """Read a run's data; with constants (of a trained run) preprocessing learns nothing anew."""
-    loaded = _loaded(config, constants, parts, progress)
+    """Read a run's data; with constants (of a trained run) preprocessing learns nothing anew.
+
+    make: draw and write the split, and generate the phantom, where they are not there yet. With constants nothing is
+    ever written but the cache: the config may be a stranger's.
+    """
+    how: dict[str, Any] = {"constants": constants, "parts": parts, "make": make and constants is None}
+    loaded = _loaded(config, how, progress)
     return loaded if config.data.twice is None else twice(loaded, config.data.twice)
 
 
-def _loaded(config: Config, constants: dict[str, Any] | None, parts: Sequence[str], progress: Progress | None) -> Data:
+def prepare_data(config: Config, progress: Progress | None = None) -> None:
+    """Before a training: write what its config names and is not there yet, a split or the phantom."""
+    data = config.data
+    choose_cache(config)
+    if isinstance(data, TableData):
+        from filtergroups.data.table import prepare_split
+
+        prepare_split(data, config.seed)
+    elif isinstance(data, PhantomData):
+        prepared_phantom(data, progress)
+    elif isinstance(data, ScansData):
+        from filtergroups.data.patients import patients_by_part
+
+        patients_by_part(data, config.seed, keep=True, aside=False)
+
+
+def _loaded(config: Config, how: dict[str, Any], progress: Progress | None) -> Data:
     data = config.data
     if isinstance(data, FacesData):
         from filtergroups.data.faces import load_faces
 
-        return load_faces(data, seed=config.seed, constants=constants, parts=parts, progress=progress)
+        return load_faces(data, seed=config.seed, constants=how["constants"], parts=how["parts"], progress=progress)
     if isinstance(data, TableData):
         from filtergroups.data.table import load_table
 
-        return load_table(data, config.tasks, seed=config.seed, constants=constants, parts=parts, progress=progress)
+        return load_table(data, config.tasks, seed=config.seed, progress=progress, **how)
     from filtergroups.data.scans import load_scans
 
     if isinstance(data, PhantomData):
-        data = prepared_phantom(data, progress)
-    return load_scans(data, seed=config.seed, constants=constants, parts=parts, progress=progress)
+        data = prepared_phantom(data, progress) if how["make"] else found_phantom(data)
+    return load_scans(data, seed=config.seed, progress=progress, **how)
+
+
+def found_phantom(data: PhantomData) -> ScansData:
+    """The phantom where it is already, to be read like any scans."""
+    from filtergroups.data.phantom import has_phantom
+
+    if not has_phantom(data.root, data.patients, data.seed, shape=data.shape, spacing=data.spacing):
+        raise DataError(
+            f"{data.root}: expected the phantom's scans, found none; `filtergroups data phantom` and `train` make "
+            "them, or name their folder with --data"
+        )
+    return scans_settings(data)
 
 
 def prepared_phantom(data: PhantomData, progress: Progress | None = None) -> ScansData:
@@ -62,7 +97,7 @@ def scans_settings(data: PhantomData) -> ScansData:
 
 def check_data(config: Config) -> list[str]:
     """Read every file and label and say what is wrong, a line each; nothing is changed."""
-    data = config.data
+    data = with_own_cache(config).data
     if isinstance(data, FacesData):
         from filtergroups.data.faces import check_faces
 
@@ -76,5 +111,5 @@ def check_data(config: Config) -> list[str]:
     if isinstance(data, PhantomData):
         if not Path(data.root).exists():
             return []
-        data = prepared_phantom(data)
+        data = found_phantom(data)
     return check_scans(data)

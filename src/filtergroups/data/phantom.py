@@ -121,7 +121,7 @@ def write_phantom(
     A folder with the same settings is kept as it is; progress is told (patients done, patients).
     """
     folder = Path(folder)
-    settings = {"version": VERSION, "patients": patients, "seed": seed, "shape": [*shape], "spacing": [*spacing]}
+    settings = _settings(patients, seed, shape, spacing)
     if _is_there(folder, settings):
         return folder
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.unfinished")
@@ -150,6 +150,19 @@ def write_phantom(
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return folder
+
+
+def has_phantom(
+    folder: Path, patients: int, seed: int, *, shape: tuple[int, int, int], spacing: tuple[float, float, float]
+) -> bool:
+    """Is the phantom with these settings in the folder? Another one, or other files, are refused."""
+    return _is_there(folder, _settings(patients, seed, shape, spacing))
+
+
+def _settings(
+    patients: int, seed: int, shape: tuple[int, int, int], spacing: tuple[float, float, float]
+) -> dict[str, Any]:
+    return {"version": VERSION, "patients": patients, "seed": seed, "shape": [*shape], "spacing": [*spacing]}
 
 
 def name_of(patient: int) -> str:

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from filtergroups.config import ScansData
 from filtergroups.data.array_cache import StoredArray
+from filtergroups.data.cache_folder import cache_folder
 from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError, Examples, Volume, Volumes
 from filtergroups.data.grid import Grid, read_grid, read_values, same_place, to_original_grid
-from filtergroups.data.images import Progress, cache_folder
+from filtergroups.data.images import Progress
 from filtergroups.data.intensity import import_simpleitk
 from filtergroups.data.patches import PatchExamples, Scan
 from filtergroups.data.patients import (
@@ -52,18 +53,19 @@ def load_scans(
     seed: int = 0,
     constants: dict[str, Any] | None = None,
     parts: Sequence[str] = SPLITS,
+    make: bool = True,
     progress: Progress | None = None,
 ) -> Data:
     """Read, check and preprocess the scans of some parts.
 
-    With the constants of a run nothing is learned, and nothing is written beside the scans; the settings of
-    preprocessing are then the run's, whatever the config says. A part without patients is left out.
+    With the constants of a run nothing is learned, and nothing is written beside the scans (nor with make=False); the
+    settings of preprocessing are then the run's, whatever the config says. A part without patients is left out.
     """
     _check_settings(config)
     aside = constants is None or bool({"train", SELECTION} & set(parts))
     patients = {
         part: [patient_files(config, name) for name in names]
-        for part, names in patients_by_part(config, seed, keep=constants is None, aside=aside).items()
+        for part, names in patients_by_part(config, seed, keep=make and constants is None, aside=aside).items()
     }
     training = patients["train"] if constants is None else []
     wanted = {part: patients[part] for part in (*SPLITS, SELECTION) if part in parts and patients[part]}

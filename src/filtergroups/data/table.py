@@ -65,12 +65,14 @@ def load_table(
     seed: int = 0,
     constants: dict[str, Any] | None = None,
     parts: Sequence[str] = SPLITS,
+    make: bool = True,
     progress: Progress | None = None,
 ) -> Data:
+    """Read a table's images and labels; with a run's constants, or make=False, no split is drawn and written."""
     rows = read_table(config.table)
     names = column(rows, config.image_column, config.table)
     paths = [image_path(config.root, name) for name in names]
-    split = table_split(config, rows, names, seed)
+    split = table_split(config, rows, names, seed, make=make and constants is None)
     if {"train", SELECTION} & set(parts):
         groups = column(rows, config.group_column, config.table) if config.group_column else names
         split = with_selection(split, config.selection, seed, dict(zip(names, groups, strict=True)))
@@ -108,8 +110,16 @@ def load_table(
     )
 
 
-def table_split(config: TableData, rows: Sequence[Row], names: Sequence[str], seed: int) -> dict[str, str]:
-    """The part of each image: one for all, from a column, from a file, or drawn and written to that file."""
+def prepare_split(config: TableData, seed: int) -> None:
+    """Draw and write the split of a table, where it needs one that is not there."""
+    rows = read_table(config.table)
+    table_split(config, rows, column(rows, config.image_column, config.table), seed)
+
+
+def table_split(
+    config: TableData, rows: Sequence[Row], names: Sequence[str], seed: int, *, make: bool = True
+) -> dict[str, str]:
+    """The part of each image: one for all, from a column, from a file, or (make) drawn and written to that file."""
     if config.part is not None:
         return dict.fromkeys(names, config.part)
     if config.split_column is not None:
@@ -132,6 +142,11 @@ def table_split(config: TableData, rows: Sequence[Row], names: Sequence[str], se
             )
         _check_groups(config, rows, names, given, path)
         return given
+    if not make:
+        raise DataError(
+            f"{path}: expected the split that the run was trained with, found no file; bring it back, or name it with "
+            "--split-file (only `train` draws a new one)"
+        )
     groups = column(rows, config.group_column, config.table) if config.group_column else None
     split = seeded_split(names, seed, groups)
     write_split(path, split)
@@ -256,7 +271,7 @@ def _split_problems(config: TableData, rows: Sequence[Row], names: Sequence[str]
     try:
         if config.group_column is not None:
             column(rows, config.group_column, config.table)
-        parts = set() if drawn else set(table_split(config, rows, names, 0).values())
+        parts = set() if drawn else set(table_split(config, rows, names, 0, make=False).values())
     except DataError as error:
         return [str(error)]
     needed = ["train"] if config.selection else ["train", "validation"]

@@ -9,8 +9,8 @@ from typing import Any
 
 from filelock import FileLock
 
+from filtergroups.data.cache_folder import cache_folder
 from filtergroups.data.errors import DataError
-from filtergroups.data.images import cache_folder
 
 VARIABLE = "FILTERGROUPS_DATA"
 CLONE = Path(__file__).parents[3]
