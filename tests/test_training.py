@@ -30,7 +30,6 @@ from filtergroups.restored import open_run
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import learning_rate_at, noise_at, temperature_at
 from filtergroups.signals import Stopped
-from filtergroups.statistics import statistics_for
 from filtergroups.training import Diverged, Trainer, resume, train
 from tests.data.pictures import face_folder, picture_table, table_tree
 
@@ -291,37 +290,6 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(folder, tmp_path, number, 
     assert f"filtergroups resume {run}" in errors.strip().splitlines()[-1]
     assert "Traceback" not in errors
     assert steps_done(run) > 0
-
-
-def test_two_processes_train_the_network_that_one_does(folder, tmp_path):
-    """Gates are shared, batch norm and loss run over the batch of all processes: the same up to rounding."""
-    settings = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3}
-    one = tmp_path / "one"
-    train(config_for(folder, **settings), one)
-    config = written_config(folder, tmp_path, devices=2, **settings)
-    two = tmp_path / "two"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2",
-         "-m", "filtergroups.cli", "--", "train", str(config), "--run", str(two)],
-        capture_output=True, text=True, env=environment, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    first, second = weights_of(one), weights_of(two)
-    statistics = Run(two).statistics("best").read_bytes()  # made by one of the processes, as if it were alone
-    Run(two).statistics("best").unlink()
-    statistics_for(open_run(two), "mode")
-    assert Run(two).statistics("best").read_bytes() == statistics
-    compared = 0
-    for name, value in first.items():
-        # A bias before a batch norm has no gradient but rounding, which Adam turns into steps without any effect.
-        if name.startswith("network/") and ("weight" in name or "rho" in name):
-            torch.testing.assert_close(second[name], value, atol=2e-4, rtol=1e-3)
-            compared += 1
-    assert compared > 20
-    for a, b in zip(Run(one).metrics(), Run(two).metrics(), strict=True):
-        if a["kind"] == "train":
-            assert b["losses"] == pytest.approx(a["losses"], rel=1e-3)
 
 
 def test_a_run_in_use_is_refused(folder, tmp_path):

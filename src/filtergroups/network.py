@@ -18,6 +18,7 @@ from filtergroups.groups.layer import ConcatMerge, GroupedConv, task_merge
 from filtergroups.groups.lift import Lifted, lift_backbone
 from filtergroups.groups.norms import GroupedNorm
 from filtergroups.groups.passes import Passes, passes_at_once
+from filtergroups.groups.processes import rows_of_this_process, world_size
 from filtergroups.groups.recording import record
 from filtergroups.groups.routing import TASKS_AND_SHARED, Family, family
 from filtergroups.groups.streams import Streams
@@ -112,13 +113,17 @@ class GroupedNetwork(nn.Module):
             return Draw.at_mode(self.family, assignments)
         if generator is None:
             raise ValueError("sampling gates needs a generator, found none; pass torch.Generator().manual_seed(0)")
+        count = images.shape[0]
+        # In training a batch has a part on each process: gates, too, are drawn for all of it.
+        several = self.per_example and self.training and world_size() > 1
         return Draw.sampled(
             self.family,
             assignments,
             temperature,
             generator,
             estimator=self.estimator,
-            examples=images.shape[0] if self.per_example else None,
+            examples=(count * world_size() if several else count) if self.per_example else None,
+            rows=rows_of_this_process(count) if several else None,
             threshold=self.threshold,
             noise=noise,
         )

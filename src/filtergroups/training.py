@@ -27,7 +27,7 @@ from filtergroups.data.examples import DataError, Examples
 from filtergroups.data.load import load_data, prepare_data
 from filtergroups.finite import Diverged, check_finite, largest, listed, not_finite, remedy
 from filtergroups.groups.objective import Terms, objective
-from filtergroups.groups.processes import batch_of_all, rank, world_size
+from filtergroups.groups.processes import batch_of_all, rank, rows_of_this_process, world_size
 from filtergroups.journal import Journal
 from filtergroups.measuring import criteria, measure, measure_plain, plain_answers
 from filtergroups.progress import Reporter, Silent
@@ -215,8 +215,7 @@ class Trainer:
         seed = self.config.seed
         # Every process makes the whole batch and takes its part, so that draws do not depend on their number.
         batch = self.part.batch(self._indices(step), generator_for(seed, step, "augmentation")).to(self.fabric.device)
-        mine = len(batch.images) // world_size()
-        images = batch.images[rank() * mine : (rank() + 1) * mine]
+        images = batch.images[rows_of_this_process(len(batch.images) // world_size())]
         loaded = time.perf_counter()
         began_at = self.fixed_from if self.progress.fixed and self.training.rewind else 0
         factor = learning_rate_at(step - began_at, self.steps - began_at, self.training)

@@ -64,16 +64,21 @@ class Draw:
         *,
         estimator: Estimator = "soft",
         examples: int | None = None,
+        rows: slice | None = None,
         threshold: float = 0.0,
         noise: float = 1.0,
     ) -> "Draw":
-        """Sample every assignment once, in order; pairs whose gate is not above the threshold are left out."""
+        """Sample every assignment once, in order; pairs whose gate is not above the threshold are left out.
+
+        rows: those of the `examples` that this pass computes; the pairs are those of all, so that passes that compute
+        the others have the same ones.
+        """
         assignments = list(dict.fromkeys(assignments))
         draw = Draw.at_mode(family, [a for a in assignments if a.kind == "fixed"])
         random = [a for a in assignments if a.kind != "fixed"]
         gates = drawn_gates(random, temperature, generator, estimator, examples, noise)
         for assignment, (gate, _), strength in zip(random, gates, strengths(gates), strict=True):
-            draw._kept[assignment] = laid_out(gate, strength, threshold)
+            draw._kept[assignment] = laid_out(gate if rows is None else gate[rows], strength, threshold)
         return draw
 
     def kept(self, assignment: Assignment | TiedRows) -> tuple[Layout, Gates]:

@@ -30,6 +30,11 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
+def rows_of_this_process(count: int) -> slice:
+    """Where its `count` examples are in the batch of all processes, each of which has as many."""
+    return slice(rank() * count, (rank() + 1) * count)
+
+
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """Σ over the processes, on each of them."""
     if world_size() == 1:
