@@ -1,11 +1,9 @@
-"""Preprocessed volumes on disk: made once, memory-mapped after that, never stale and never half-written."""
+"""Preprocessed volumes on disk: made once, read slice by slice after that, never stale and never half-written."""
 
 import hashlib
 import json
-import os
-import tempfile
-import zlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,77 +12,78 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from filtergroups.data.contents import content_of
 from filtergroups.data.examples import DataError
+from filtergroups.data.rows import RowFile, RowsChanged, rows_written
 
-FORMAT = 1  # raise it when preprocessing changes: entries of other formats are not read
-CHECKSUM_BYTES = 4
+FORMAT = 2  # raise it when preprocessing changes: entries of other formats are not read
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in the cache. It travels to other processes as its path, not as its values."""
+    """An array in the cache, x × y × z or of one axis. It travels to other processes as its path, not as its values.
+
+    On disk its axes are reversed: the slices along z are rows, each with its checksum, which every read checks.
+    """
 
     path: Path
 
     @cached_property
+    def file(self) -> RowFile:
+        return RowFile(self.path)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(reversed(self.file.shape))
+
+    @property
     def values(self) -> NDArray[Any]:
-        array: NDArray[Any] = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        return array
+        """All of it, read now."""
+        return np.asarray(self.file).T
+
+    def slices(self, first: int, last: int) -> NDArray[Any]:
+        """The slices from first up to last, z × y × x, read now."""
+        return self.file[range(first, last)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoredArray, (self.path,)
 
 
-def entry_name(kind: str, sources: list[Path], settings: dict[str, Any]) -> str:
-    """A name that changes with every source file and every setting, so that an old entry is never found again."""
-    # ctime too: a copy that keeps size and time of the file it replaces still changes it.
-    states = [
-        (str(path.resolve()), (state := path.stat()).st_size, state.st_mtime_ns, state.st_ctime_ns) for path in sources
-    ]
-    text = json.dumps([FORMAT, kind, states, settings], sort_keys=True)
-    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.npy"
-
-
-def stored(folder: Path, name: str, make: Callable[[], NDArray[Any]]) -> StoredArray:
-    """The entry of this name; made if it is not there or not intact."""
-    path = folder / name
+def stored(
+    folder: Path, kind: str, sources: Sequence[Path], settings: dict[str, Any], make: Callable[[], NDArray[Any]]
+) -> StoredArray:
+    """What is made of some files with some settings; made if it is not there or not as it was written."""
+    path = folder / _name(folder, kind, sources, settings)
     if not _intact(path):
         array = make()
+        # What was made of other files than were looked at would be found under the wrong name ever after.
+        if _name(folder, kind, sources, settings) != path.name:
+            raise DataError(f"{sources[0]}: was changed while it was read; try again when that is done")
         try:
-            _write(path, array)
+            _write(path, array.T)
         except OSError as error:
             raise DataError(
-                f"{folder}: expected a folder to keep preprocessed scans in, found {error.strerror or error}; "
-                "make room there, or set data.cache to another folder"
+                f"{folder}: expected room for {math.ceil(array.nbytes / 1e6)} MB of preprocessed scans, "
+                f"found {error.strerror or error}; make room there, or set data.cache to another folder"
             ) from None
     return StoredArray(path)
 
 
-def _write(path: Path, array: NDArray[Any]) -> None:
-    """An .npy file and a checksum behind it, written aside and renamed: others see all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w+b") as file:
-            # Axial slices then lie together: x runs fastest, as in NIfTI.
-            np.save(file, np.asfortranarray(array), allow_pickle=False)
-            file.flush()
-            file.seek(0)
-            checksum = _checksum(file.read())
-            file.write(checksum)
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+def _name(folder: Path, kind: str, sources: Sequence[Path], settings: dict[str, Any]) -> str:
+    """A name that changes with what the files hold and with every setting, so that an old entry is not found again."""
+    contents = [content_of(source, folder) for source in sources]
+    text = json.dumps([FORMAT, kind, contents, settings], sort_keys=True)
+    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.npy"
+
+
+def _write(path: Path, rows: NDArray[Any]) -> None:
+    with rows_written(path, rows.shape, rows.dtype) as writer:
+        for row, values in enumerate(rows):
+            writer.put(row, values)
 
 
 def _intact(path: Path) -> bool:
     try:
-        content = np.memmap(path, dtype=np.uint8, mode="r")
-    except (OSError, ValueError):  # not there, or empty
+        return not RowFile(path).damaged()
+    except (OSError, RowsChanged):  # not there, or cut short
         return False
-    return content[-CHECKSUM_BYTES:].tobytes() == _checksum(content[:-CHECKSUM_BYTES])
-
-
-def _checksum(content: Any) -> bytes:
-    return zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "little")

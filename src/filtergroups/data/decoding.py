@@ -18,6 +18,7 @@ from filtergroups.data.bombs import MOST_BYTES, MOST_PIXELS, MeteredBytes, refus
 from filtergroups.data.errors import DataError
 
 Array = np.ndarray[Any, Any]
+File = Path | bytes  # an image file, or what was read of it
 Made = TypeVar("Made")
 
 # Pillow knows some fifty formats; some of them start other programs (EPS), and few are looked after as well as these.
@@ -25,41 +26,41 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"})
 
 
-def decode(path: Path, size: int, channels: int, *, labels: bool = False) -> Array:
-    """An image file as size × size × channels bytes; label maps (size × size) keep their values.
+def decode(file: File, size: int, channels: int, *, labels: bool = False) -> Array:
+    """An image file (or its bytes) as size × size × channels bytes; label maps (size × size) keep their values.
 
     The first frame or page, turned upright as its EXIF says, without its transparency. Of 16 bits the upper 8 are kept;
     floats go from 0 (black) to 1 (white).
     """
     if labels:
-        return _read(path, lambda image: _labels(image, size))
-    return _read(path, lambda image: _pixels(image, size, channels), draft=("RGB" if channels == 3 else "L", 2 * size))
+        return _read(file, lambda image: _labels(image, size))
+    return _read(file, lambda image: _pixels(image, size, channels), draft=("RGB" if channels == 3 else "L", 2 * size))
 
 
-def decode_values(path: Path, size: int) -> Array:
+def decode_values(file: File, size: int) -> Array:
     """A map of real values as size × size float32: exactly those of the file (8 or 16 bits, whole numbers, floats).
 
     A map of another size is brought to this one by linear interpolation; a pixel that NaN goes into is NaN.
     """
-    return _read(path, lambda image: _values(image, size))
+    return _read(file, lambda image: _values(image, size))
 
 
-def displayed_size(path: Path) -> tuple[int, int]:
+def displayed_size(file: File) -> tuple[int, int]:
     """Width and height of an image file, turned upright as its EXIF says; its pixels are not decoded."""
 
     def upright(image: Image.Image) -> tuple[int, int]:
         lying = image.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8)
         return image.size[::-1] if lying else image.size
 
-    return _read(path, upright, upright=False)
+    return _read(file, upright, upright=False)
 
 
 def _read(
-    path: Path, finish: Callable[[Image.Image], Made], *, draft: tuple[str, int] | None = None, upright: bool = True
+    file: File, finish: Callable[[Image.Image], Made], *, draft: tuple[str, int] | None = None, upright: bool = True
 ) -> Made:
     """What `finish` makes of an image file, or a DataError whatever is wrong with the file."""
     try:
-        content = read_content(path)
+        content = file if isinstance(file, bytes) else read_content(file)
         refuse_costly_content(content)
         with _quiet, Image.open(MeteredBytes(content), formats=FORMATS) as image:
             refuse_costly_image(image)

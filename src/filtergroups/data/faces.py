@@ -11,7 +11,8 @@ from torch import Tensor
 
 from filtergroups.config import FacesData
 from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError
-from filtergroups.data.images import Progress, decoded, image_data
+from filtergroups.data.image_cache import decoded
+from filtergroups.data.images import Progress, image_data
 from filtergroups.data.splits import read_split, seeded_split, with_selection
 from filtergroups.tasks import Classification, Regression, Task
 

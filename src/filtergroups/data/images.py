@@ -1,154 +1,24 @@
-"""Images from files: decoded once, kept memory-mapped, normalised and augmented in batches."""
+"""Images of a data set: normalised and augmented in batches."""
 
-import hashlib
-import json
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from filtergroups.config import ImageData
-from filtergroups.data.cache_folder import cache_folder
-from filtergroups.data.decoding import decode, decode_values, displayed_size, normalised_array
+from filtergroups.data.decoding import normalised_array
 from filtergroups.data.examples import Batch, Data, DataError, Examples
+from filtergroups.data.rows import RowFile
 from filtergroups.tasks import Task
-from filtergroups.writing import write_atomically
-
-FORMAT = 3  # of the cache: raise it when decoding changes
 
 Progress = Callable[[str, int, int], None]
-Kind = Literal["image", "labels", "values"]
-DTYPES: dict[Kind, type[np.generic]] = {"image": np.uint8, "labels": np.uint8, "values": np.float32}
+Pixels = np.ndarray[Any, Any] | RowFile  # N × size × size × channels bytes
 
 
-def decoded(
-    paths: Sequence[Path],
-    size: int,
-    channels: int,
-    cache: Path | None,
-    *,
-    kind: Kind = "image",
-    like: Sequence[Path] = (),
-    progress: Progress | None = None,
-) -> tuple[np.ndarray[Any, Any], dict[int, str]]:
-    """All images as one memory-mapped array (N × size × size × channels), and what was wrong with which.
-
-    Maps of labels (bytes) or of real values (float32) have one channel and no axis for it; like: the image that each
-    map is of, whose size it has.
-
-    The cache is keyed by every file's path, size and time and by the settings, so that it is never stale. It is written
-    aside and renamed, under a lock: two processes that start at once decode once.
-    """
-    shape = (len(paths), size, size, channels) if kind == "image" else (len(paths), size, size)
-    folder = cache_folder(cache)
-    key = _key([*paths, *like], size, channels, kind)
-    array_file, bad_file = folder / f"{key}.npy", folder / f"{key}.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f"{key}.lock"):
-        kept = _kept(array_file, bad_file, shape, DTYPES[kind])
-        if kept is None:
-            make = _maker(paths, size, channels, kind, like)
-            _decode_all(make, DTYPES[kind], shape, array_file, bad_file, progress)
-            kept = _kept(array_file, bad_file, shape, DTYPES[kind])
-    if kept is None:
-        raise DataError(f"{folder}: expected to read back the decoded images, found them changed; try again")
-    return kept
-
-
-def _key(paths: Sequence[Path], size: int, channels: int, kind: Kind) -> str:
-    digest = hashlib.sha256(json.dumps([FORMAT, size, channels, kind]).encode())
-    for path in paths:
-        try:
-            state = path.stat()
-            digest.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
-        except OSError:
-            digest.update(f"{path}\0missing\n".encode())
-    return digest.hexdigest()[:32]
-
-
-def _kept(
-    array_file: Path, bad_file: Path, shape: tuple[int, ...], dtype: type[np.generic]
-) -> tuple[np.ndarray[Any, Any], dict[int, str]] | None:
-    try:
-        array = np.load(array_file, mmap_mode="r", allow_pickle=False)
-        bad = json.loads(bad_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if array.shape != shape or array.dtype != dtype:
-        return None
-    return array, {int(index): reason for index, reason in bad.items()}
-
-
-def _maker(
-    paths: Sequence[Path], size: int, channels: int, kind: Kind, like: Sequence[Path]
-) -> Callable[[int], np.ndarray[Any, Any]]:
-    """What makes the n-th entry of the cache."""
-
-    def make(index: int) -> np.ndarray[Any, Any]:
-        if like:
-            refuse_other_size(paths[index], like[index])
-        if kind == "values":
-            return decode_values(paths[index], size)
-        return decode(paths[index], size, channels, labels=kind == "labels")
-
-    return make
-
-
-def refuse_other_size(path: Path, image: Path) -> None:
-    """Refuse a map that has not the size of its image: no one knows which of its pixels belongs to which."""
-    width, height = displayed_size(path)
-    try:
-        expected = displayed_size(image)
-    except DataError:  # which is said of the image
-        return
-    if (width, height) != expected:
-        raise DataError(
-            f"expected the size of its image, {expected[0]} × {expected[1]}, found {width} × {height}; "
-            "save the map at that size"
-        )
-
-
-def _decode_all(
-    make: Callable[[int], np.ndarray[Any, Any]],
-    dtype: type[np.generic],
-    shape: tuple[int, ...],
-    array_file: Path,
-    bad_file: Path,
-    progress: Progress | None,
-) -> None:
-    aside = array_file.with_suffix(f".{os.getpid()}.part")
-    bad: dict[int, str] = {}
-    try:
-        array = np.lib.format.open_memmap(aside, mode="w+", dtype=dtype, shape=shape)
-
-        def one(index: int) -> tuple[int, str | None]:
-            try:
-                array[index] = make(index)
-            except DataError as error:
-                return index, str(error)
-            return index, None
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for done, (index, reason) in enumerate(pool.map(one, range(len(array))), start=1):
-                if reason is not None:
-                    bad[index] = reason
-                if progress is not None and (done % 50 == 0 or done == len(array)):
-                    progress("decoding images", done, len(array))
-        array.flush()
-        write_atomically(bad_file, json.dumps(bad).encode())
-        os.replace(aside, array_file)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def channel_statistics(images: np.ndarray[Any, Any], rows: Sequence[int]) -> tuple[list[float], list[float]]:
+def channel_statistics(images: Pixels, rows: Sequence[int]) -> tuple[list[float], list[float]]:
     """Mean and standard deviation by channel over some images, of values from 0 to 1."""
     total, squares, count = 0.0, 0.0, 0
     for start in range(0, len(rows), 1024):
@@ -169,7 +39,7 @@ class ImageExamples(Examples):
 
     def __init__(
         self,
-        images: np.ndarray[Any, Any],
+        images: Pixels,
         rows: Sequence[int],
         names: Sequence[str],
         labels: dict[str, Tensor | np.ndarray[Any, Any]],
@@ -249,7 +119,7 @@ def with_normalisation(data: Data, constants: dict[str, Any]) -> Data:
 
 def image_data(
     config: ImageData,
-    images: np.ndarray[Any, Any],
+    images: Pixels,
     bad: dict[int, str],
     names: Sequence[str],
     split: Sequence[str],

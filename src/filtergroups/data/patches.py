@@ -30,7 +30,7 @@ class Scan:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.image.values.shape)
+        return self.image.shape
 
     @property
     def sizes(self) -> NDArray[np.float64]:
@@ -79,17 +79,18 @@ def windows(scans: Sequence[Scan], starts: NDArray[np.int64], size: NDArray[np.i
         first, last = np.maximum(start, 0), np.minimum(start + size, scan.shape)
         if (first >= last).any():
             continue
-        source = tuple(slice(a, b) for a, b in zip(first[::-1], last[::-1], strict=True))
+        slices = int(first[2]), int(last[2])
+        source = (slice(None), slice(first[1], last[1]), slice(first[0], last[0]))
         box = tuple(slice(a, b) for a, b in zip((first - start)[::-1], (last - start)[::-1], strict=True))
-        real[0][box] = scan.image.values.T[source]
+        real[0][box] = scan.image.slices(*slices)[source]
         real[1][box] = 1
         if scan.target is not None:
-            target = np.asarray(scan.target.values.T[source])
+            target = scan.target.slices(*slices)[source]
             known = ~np.isnan(target)
             real[2][box] = np.where(known, target, 0)
             real[3][box] = known
         if scan.labels is not None:
-            label[0][box] = scan.labels.values.T[source] + 1
+            label[0][box] = scan.labels.slices(*slices)[source] + 1
     return torch.from_numpy(reals), torch.from_numpy(labels)
 
 

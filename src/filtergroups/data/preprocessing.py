@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from filtergroups.data.array_cache import entry_name, stored
+from filtergroups.data.array_cache import stored
 from filtergroups.data.examples import DataError
 from filtergroups.data.grid import Grid, read_grid, read_values, to_grid
 from filtergroups.data.intensity import correct_bias, normalise, scan_landmarks, standard_landmarks
@@ -52,9 +52,8 @@ def with_landmarks(
     """The same with the standard landmarks of these inputs; report is told how many are done."""
     landmarks = []
     for path in inputs:
-        name = entry_name("landmarks", [path], preprocessing.before_normalisation)
-        own = stored(folder, name, partial(_stored_landmarks, path, preprocessing, folder))
-        landmarks.append(np.array(own.values))
+        make = partial(_stored_landmarks, path, preprocessing, folder)
+        landmarks.append(stored(folder, "landmarks", [path], preprocessing.before_normalisation, make).values)
         report(len(landmarks))
     return replace(preprocessing, landmarks=standard_landmarks(landmarks).tolist())
 
@@ -101,25 +100,24 @@ def stored_scan(patient: PatientFiles, preprocessing: Preprocessing, folder: Pat
     space = {"shape": grid.canonical_shape, "steps": grid.steps.tolist()}
     normalisation = {**preprocessing.before_normalisation, "landmarks": preprocessing.landmarks}
     image = stored(
-        folder,
-        entry_name("image", [patient.input], normalisation),
+        folder, "image", [patient.input], normalisation,
         lambda: normalise(_stored_input(patient.input, preprocessing, folder), preprocessing.landmarks),
-    )
+    )  # fmt: skip
     target = labels = None
     if patient.target is not None:
         sources = [patient.target] if patient.valid is None else [patient.target, patient.valid]
         make = partial(preprocessed_target, patient.target, patient.valid, grid)
-        target = stored(folder, entry_name("target", sources, space), make)
+        target = stored(folder, "target", sources, space, make)
     if patient.labels is not None:
         values = preprocessing.label_values or []
-        name = entry_name("labels", [patient.labels], {**space, "values": values})
-        labels = stored(folder, name, partial(preprocessed_labels, patient.labels, values, grid))
+        make_labels = partial(preprocessed_labels, patient.labels, values, grid)
+        labels = stored(folder, "labels", [patient.labels], {**space, "values": values}, make_labels)
     return Scan(patient.name, image, target, labels, grid.affine)
 
 
 def _stored_input(path: Path, preprocessing: Preprocessing, folder: Path) -> NDArray[np.float32]:
-    name = entry_name("input", [path], preprocessing.before_normalisation)
-    return np.ascontiguousarray(stored(folder, name, partial(plain_input, path, preprocessing)).values)
+    make = partial(plain_input, path, preprocessing)
+    return np.ascontiguousarray(stored(folder, "input", [path], preprocessing.before_normalisation, make).values)
 
 
 def _stored_landmarks(path: Path, preprocessing: Preprocessing, folder: Path) -> NDArray[np.float64]:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from filtergroups.config import ConfigError, TableData, TaskConfig
 from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError
-from filtergroups.data.images import Progress, decoded, image_data
+from filtergroups.data.image_cache import decoded
+from filtergroups.data.images import Progress, image_data
 from filtergroups.data.splits import part_named, read_split, seeded_split, with_selection, write_split
 from filtergroups.tasks import Task
 
@@ -224,7 +226,7 @@ def map_labels(
     wrong = {present[index]: f"{paths[index]}: {reason}" for index, reason in bad.items()}
     if segmentation:
         maps = torch.full((len(values), config.size, config.size), -1)
-        maps[present] = torch.from_numpy(array.copy()).long()
+        maps[present] = torch.from_numpy(np.asarray(array)).long()
         count = entry.known_classes
         if count and present and int(maps.max()) >= count:
             raise DataError(
@@ -232,7 +234,7 @@ def map_labels(
             )
         return maps, wrong
     reals = torch.full((len(values), config.size, config.size), math.nan)
-    reals[present] = torch.from_numpy(array.copy())
+    reals[present] = torch.from_numpy(np.asarray(array))
     return reals, wrong
 
 
