@@ -547,6 +547,51 @@ def test_a_corrupt_cache_is_made_again(root: Path, damage: Callable[[bytes], byt
     assert torch.equal(again.labels["organs"], expected.labels["organs"])
 
 
+@pytest.mark.parametrize("damage", ["cut", "written over"])
+def test_a_prepared_scan_that_is_spoilt_while_it_is_open_is_never_given_out(root: Path, damage: str) -> None:
+    data = load_scans(config_for(root))
+    path = data.parts["train"].scans[0].image.path
+    assert data.parts["train"].batch([0, 1]).images.isfinite().all()
+    os.truncate(path, path.stat().st_size // 3) if damage == "cut" else path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(DataError, match="cut short or written over") as error:
+        data.parts["train"].batch(range(len(data.parts["train"])))
+    one_line(error)
+    with pytest.raises(DataError, match="cut short or written over"):
+        list(data.volumes["train"])
+    assert load_scans(config_for(root)).parts["train"].batch([0, 1]).images.isfinite().all()
+
+
+def test_a_scan_that_changes_within_the_tick_of_a_coarse_clock_is_noticed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same size, times and inode: only its age says that it cannot be trusted."""
+    for packed in root.rglob("*.nii.gz"):
+        write(packed.with_suffix(""), np.asarray(nib.load(packed).dataobj))
+    config = config_for(root, input="mr.nii", target="ct.nii", labels="labels.nii", histogram=False)
+    path = root / "ada" / "mr.nii"
+    real, frozen = os.stat, path.stat()
+    monkeypatch.setattr(os, "stat", lambda file, **how: frozen if file == path else real(file, **how))
+    before = volumes(config)[0]
+    write(path, np.flip(np.asarray(nib.load(path, mmap=False).dataobj), 2).copy())
+    torch.testing.assert_close(volumes(config)[0].image[0], before.image[0].flip(2))
+
+
+def test_a_scan_that_changes_while_it_is_prepared_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what it held then would be found under the name of what it held before."""
+    path = root / "ada" / "mr.nii.gz"
+    read, other = preprocessing_module.read_values, (root / "bob" / "mr.nii.gz").read_bytes()
+
+    def changing(file: Path, **how: Any) -> Any:
+        if file == path:
+            path.write_bytes(other)
+        return read(file, **how)
+
+    monkeypatch.setattr(preprocessing_module, "read_values", changing)
+    with pytest.raises(DataError, match="was changed while it was read") as error:
+        load_scans(config_for(root))
+    one_line(error)
+
+
 def test_two_processes_that_start_at_once_agree(root: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from filtergroups.config import ScansData\n"

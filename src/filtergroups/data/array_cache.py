@@ -58,7 +58,9 @@ def stored(
         array = make()
         # What was made of other files than were looked at would be found under the wrong name ever after.
         if _name(folder, kind, sources, settings) != path.name:
-            raise DataError(f"{sources[0]}: was changed while it was read; try again when that is done")
+            raise DataError(
+                f"{sources[0]}: expected a file that stays, found that it was changed while it was read; try again"
+            )
         try:
             _write(path, array.T)
         except OSError as error:
