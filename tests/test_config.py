@@ -105,7 +105,7 @@ def test_a_number_out_of_its_range_is_refused_by_name_with_the_range(tmp_path, k
 @pytest.mark.parametrize(
     ("tree", "said"),
     [
-        (changed("training", learning_rate=1.0, probability_factor=2000.0), "the learning rate of p, is at most 1,000"),
+        (changed("training", learning_rate=1.0, probability_factor=2000.0), "the learning rate of p, is at most 10"),
         (changed("method", groups="all_subsets", threshold=0.19), r"method\.threshold is below 1 / 3|found 0\.19"),
         (changed("method", groups=[["age"], ["gender"]]), "contains the set of all tasks"),
         (changed("method", groups=[["age", "sex"], ["age", "gender"]]), "non-empty set of the tasks"),

@@ -34,6 +34,7 @@ from filtergroups.training import Diverged, Trainer, resume, train
 from tests.data.pictures import face_folder, picture_table, table_tree
 
 CLI = [sys.executable, "-m", "filtergroups.cli"]
+EXPLODES = {"optimiser": "adamw", "learning_rate": 100.0, "weight_decay": 100.0, "probability_factor": 1e-3}
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +305,7 @@ def test_a_run_in_use_is_refused(folder, tmp_path):
 def test_a_loss_that_explodes_names_task_and_step(folder, tmp_path):
     run = tmp_path / "run"
     with pytest.raises(Diverged, match=r"task '(level|pattern)' became (nan|inf) at step \d+.*kept") as caught:
-        train(config_for(folder, epochs=50, learning_rate=1e30, checkpoint_every=1), run)
+        train(config_for(folder, epochs=50, checkpoint_every=1, **EXPLODES), run)
     assert "\n" not in str(caught.value)
     _, tensors = load_checkpoint(Run(run).checkpoint("last"))
     assert tensors
@@ -385,7 +386,7 @@ def test_a_device_that_is_not_there_is_said_in_one_line(folder, tmp_path):
 
 def test_a_loss_that_explodes_before_a_checkpoint_says_so(folder, tmp_path):
     with pytest.raises(Diverged, match="nothing is saved yet"):
-        train(config_for(folder, epochs=50, learning_rate=1e30, checkpoint_every=1000), tmp_path / "run")
+        train(config_for(folder, epochs=50, checkpoint_every=1000, **EXPLODES), tmp_path / "run")
 
 
 def test_a_folder_that_cannot_be_written(folder, tmp_path):

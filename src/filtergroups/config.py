@@ -263,7 +263,7 @@ class TrainingConfig(Section):
     )
     warmup_steps: CountOrNone = Field(0, description="steps in which the learning rate rises from 0")
     probability_factor: Annotated[float, Range(0, 10_000, above=True)] = Field(
-        10.0, description="learning rate of p, times that of weights (together at most 1,000)"
+        10.0, description="learning rate of p, times that of weights (together at most 10)"
     )
     weight_factor: Factor = Field(1e-6, description="λ1 of eq. 5")
     entropy_factor: Factor = Field(1e-5, description="λ2 of eq. 5")

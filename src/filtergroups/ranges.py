@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 MOST = 1_000_000_000  # of things that are counted: steps, epochs, examples
 MOST_CLASSES, MOST_OF_MAPS = 100_000, 256  # a map of labels has 8 bits
 MOST_VOXELS = 500_000_000  # of a scan: 2 GB as 32-bit floats
-FASTEST = 1000.0  # learning rate of p, which moves by about as much at every step
+FASTEST = 10.0  # learning rate of p: Adam moves its parameter by about as much at every step, and from -100 on p is 0
 LARGEST_SEED = (1 << 63) - 1  # what torch and TOML take
 LARGEST = 1e30  # of values in a user's own unit: products with them stay far from what 32-bit floats end at
 
