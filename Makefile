@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test bench bench-ship lint format schema clean
+.PHONY: setup demo test lowest wheel-check bench bench-ship lint format schema clean
 
 setup: $(READY)
 
@@ -27,11 +27,18 @@ format: $(READY)
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --durations 25
 
+# Environments of their own, outside of the clone: the lowest version of each dependency; the wheel and nothing else.
+lowest: $(READY)
+	$(BIN)/python -m tests.packaging.lowest
+
+wheel-check: $(READY)
+	$(BIN)/python -m tests.packaging.wheel
+
 demo: $(READY)
 	$(BIN)/filtergroups demo --run runs/demo
 
 schema: $(READY)
-	$(BIN)/python -c "import json; from filtergroups.config import config_schema; print(json.dumps(config_schema(), indent=1))" > docs/config.schema.json
+	$(BIN)/python -c "import json; from filtergroups.config_schema import SCHEMA, config_schema; SCHEMA.write_text(json.dumps(config_schema(), indent=1) + '\n')"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cost.py

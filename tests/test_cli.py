@@ -1,13 +1,18 @@
 """The commands as a user types them, in processes of their own."""
 
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from filtergroups import __version__
+from filtergroups.cli import app
 from filtergroups.config_file import load_config
+from filtergroups.config_schema import SCHEMA
 from tests.data.pictures import face_folder, picture_table
 
 CLI = [sys.executable, "-m", "filtergroups.cli"]
@@ -30,6 +35,26 @@ def test_help_answers_at_once():
     commands = ("demo", "init", "data", "train", "resume", "evaluate", "calibrate", "predict", "report", "figures")
     for command in (*commands, "reproduce"):
         assert command in done.stdout
+
+
+def test_every_command_answers_h_as_it_answers_help():
+    commands = [()]
+    for command in commands:
+        short, long = (CliRunner().invoke(app, [*command, option]) for option in ("-h", "--help"))
+        assert short.exit_code == 0, short.output
+        assert "Usage:" in short.output
+        assert short.output == long.output
+        listed = short.output.partition("\nCommands:\n")[2]
+        commands += [(*command, name) for name in re.findall(r"^  ([a-z]+)", listed, re.MULTILINE)]
+    assert {("train",), ("data", "check"), ("schema",)} <= set(commands)
+
+
+def test_the_version_is_the_package_s():
+    assert run("--version").stdout == f"filtergroups {__version__}\n"
+
+
+def test_the_schema_is_printed_as_it_is_kept():
+    assert run("schema").stdout == SCHEMA.read_text(encoding="utf-8")
 
 
 def test_from_a_table_to_predictions(tmp_path):

@@ -1,6 +1,5 @@
 """A config is checked before anything is done."""
 
-import json
 import math
 import re
 from typing import Annotated, Literal, get_args, get_origin
@@ -12,7 +11,6 @@ from filtergroups.config import (
     Config,
     ConfigError,
     Section,
-    config_schema,
 )
 from filtergroups.config_file import dump_config, load_config, make_config
 from filtergroups.ranges import Range
@@ -219,13 +217,6 @@ def test_a_file_that_is_no_toml_is_one_line(tmp_path, content):
     with pytest.raises(ConfigError, match=r"c\.toml") as caught:
         load_config(file)
     assert "\n" not in str(caught.value)
-
-
-def test_the_schema_for_editors_is_the_one_in_the_repository():
-    from pathlib import Path
-
-    kept = Path(__file__).parents[1] / "docs" / "config.schema.json"
-    assert json.loads(kept.read_text()) == config_schema(), "run: make schema"
 
 
 def test_the_paper_s_setting_is_a_preset(tmp_path):

@@ -8,15 +8,34 @@ from typing import Annotated, Any
 
 import typer
 
+from filtergroups import __version__
+
 app = typer.Typer(
     help="Learn which convolution kernels tasks share, and which they keep to themselves.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of every command
 )
 data_app = typer.Typer(help="Look at data, or make some.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"filtergroups {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What stands before a command."""
+
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")]
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="a TOML config")]
@@ -75,6 +94,14 @@ def init(
             raise ValueError(f"{out}: expected a new file, found one; use --force or -o")
         write_atomically(out, guess_config(table, images).encode())
         print(f"wrote {out}; look through it, then: filtergroups data check {out} && filtergroups train {out}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of configs, for editors that check and complete TOML."""
+    from filtergroups.config_schema import SCHEMA
+
+    print(SCHEMA.read_text(encoding="utf-8"), end="")
 
 
 @data_app.command("check")

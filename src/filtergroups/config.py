@@ -378,8 +378,3 @@ class Config(Section):
                 f"method.threshold is below 1 / {len(groups)}, so that every kernel keeps one of its {len(groups)} "
                 f"groups, found {self.method.threshold}; lower it"
             )
-
-
-def config_schema() -> dict[str, Any]:
-    """A JSON schema for editors."""
-    return Config.model_json_schema()

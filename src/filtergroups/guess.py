@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 
 from filtergroups.config import COLUMNS_OF_PREDICTIONS
+from filtergroups.config_schema import SCHEMA
 from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.splits import SHARES, part_named
@@ -27,6 +28,7 @@ def guess_config(table: Path, images: Path) -> str:
     channels = _channels(images, names)
     split_column = next((key for key in rows[0] if all(part_named(row[key]) for row in rows)), None)
     lines = [
+        f"#:schema {SCHEMA.resolve().as_uri()}",  # editors check and complete the file by it
         "# Guessed from the table; check it, then: filtergroups data check THIS_FILE",
         "seed = 0",
         "",

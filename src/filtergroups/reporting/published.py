@@ -3,14 +3,11 @@
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from filtergroups.clone import experiments
 from filtergroups.config import FacesData
 from filtergroups.reporting.collect import Record
-
-# In an installed package the file lies beside this one; in a clone it is kept with the experiments.
-PLACES = (Path(__file__).with_name("published.toml"), Path(__file__).parents[3] / "experiments" / "published.toml")
 
 
 @dataclass(frozen=True)
@@ -25,11 +22,9 @@ class Published:
 
 @cache
 def _tables() -> list[dict[str, Any]]:
-    for place in PLACES:
-        if place.is_file():
-            tables: list[dict[str, Any]] = tomllib.loads(place.read_text(encoding="utf-8"))["table"]
-            return tables
-    return []
+    text = (experiments() / "published.toml").read_text(encoding="utf-8")
+    tables: list[dict[str, Any]] = tomllib.loads(text)["table"]
+    return tables
 
 
 def published_for(record: Record) -> Published | None:

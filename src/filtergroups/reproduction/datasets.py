@@ -9,11 +9,11 @@ from typing import Any
 
 from filelock import FileLock
 
+from filtergroups.clone import clone
 from filtergroups.data.cache_folder import cache_folder
 from filtergroups.data.errors import DataError
 
 VARIABLE = "FILTERGROUPS_DATA"
-CLONE = Path(__file__).parents[3]
 # What a folder of any name is known by.
 CONTENT = {"UTKFace": "*_*_*_*.jpg*", "head-mr-ct": "*/mr.nii.gz", "prostate-t2-adc": "*/t2.nii.gz"}
 SPLIT_FILES = {"UTKFace": "utkface-split.csv"}  # the authors' own split; scans bring theirs along
@@ -40,7 +40,9 @@ def locate(name: str, given: Path | None = None, say: Callable[[str], None] = la
 
 def default_places() -> list[Path]:
     given = os.environ.get(VARIABLE)
-    return ([Path(given)] if given else []) + [CLONE / "data", CLONE.parent / "shared" / "data"]
+    root = clone()
+    of_clone = [root / "data", root.parent / "shared" / "data"] if root else []
+    return ([Path(given)] if given else []) + of_clone
 
 
 def _root(name: str, place: Path, say: Callable[[str], None]) -> Path | None:

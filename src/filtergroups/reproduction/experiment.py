@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from filtergroups.clone import experiments
 from filtergroups.config import Config, ConfigError
 from filtergroups.config_file import apply_override, make_config, merged, read_tree, resolved
 
-# In a clone the experiments lie at its root; an installed package brings them along.
-PLACES = (Path(__file__).parents[3] / "experiments", Path(__file__).parents[1] / "experiments")
 SCALES = ("cpu", "paper")
 
 
@@ -77,20 +76,13 @@ def at_scale(name: str, scale: str) -> str:
     return name if scale == "cpu" else f"{name}-{scale}"
 
 
-def experiments_folder() -> Path:
-    for place in PLACES:
-        if place.is_dir():
-            return place
-    raise ConfigError(f"{PLACES[0]}: expected the experiments' configs, found none; use a clone of the repository")
-
-
 def experiment_names() -> list[str]:
-    return sorted(path.parent.name for path in experiments_folder().glob("*/experiment.toml"))
+    return sorted(path.parent.name for path in experiments().glob("*/experiment.toml"))
 
 
 def load_experiment(name: str) -> Experiment:
     """Read an experiment and the rows that it has from others."""
-    path = experiments_folder() / name / "experiment.toml"
+    path = experiments() / name / "experiment.toml"
     if name not in experiment_names():  # a path to one is no name: runs would go where it points
         raise ConfigError(f"an experiment is one of {', '.join(experiment_names())}, found '{name}'; choose one")
     tree = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -7,14 +7,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from filtergroups.clone import clone
+
 
 def commit() -> str | None:
     """The commit that the code is of, where it is a clone; `-dirty` with changes that are in no commit."""
+    root = clone()
+    if root is None or not (root / ".git").exists():  # a repository that lies further up is somebody else's
+        return None
     command = ["git", "describe", "--always", "--dirty", "--tags"]
     try:
-        done = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True, timeout=10
-        )
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

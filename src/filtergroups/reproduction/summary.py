@@ -6,8 +6,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from filtergroups.clone import experiments
 from filtergroups.reproduction.analyses import ANALYSES
-from filtergroups.reproduction.experiment import Experiment, Row, experiments_folder
+from filtergroups.reproduction.experiment import Experiment, Row
 from filtergroups.reproduction.origin import commit, machine, today
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def published(table: str | None, method: str | None, keys: list[str]) -> dict[st
     """The paper's numbers of a row: [mean] or [mean, deviation over the test subjects]."""
     if table is None:
         return {}
-    tables = tomllib.loads((experiments_folder() / "published.toml").read_text(encoding="utf-8"))["table"]
+    tables = tomllib.loads((experiments() / "published.toml").read_text(encoding="utf-8"))["table"]
     for row in next(entry["row"] for entry in tables if entry["name"] == table):
         if row["method"] == method:
             return {key: value for key in keys if (value := _at(row, key.split("."))) is not None}
