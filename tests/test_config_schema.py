@@ -59,7 +59,7 @@ def test_init_points_the_editor_to_a_schema_that_its_config_fits(tmp_path):
         (WHOLE.replace('"faces"', '"face"'), "is not valid under any"),
         (WHOLE + "widht = 2\n", "'widht' was unexpected"),
         (WHOLE + 'width = "wide"\n', "'wide' is not of type 'number'"),
-        ('extends = "a.toml"\n[training]\nepochs = 0\n', "0 is less than or equal to"),
+        ('extends = "a.toml"\n[training]\nepochs = 0\n', "0 is less than the minimum of 1"),
         ('extends = "a.toml"\n[data]\nrooot = "x"\n', "is not valid under any"),
         ("extends = 1\n", "1 is not of type 'string'"),
     ],

@@ -49,8 +49,8 @@ class Environment:
 
     def install(self, *arguments: str | Path) -> None:
         """With pip's own cache, so that an archive is fetched once however many environments want it."""
-        command = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
-        run(command, self.home, _outside())
+        command = [self.python, "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+        run([*command, *arguments], self.home, _outside())
         run([self.python, "-m", "pip", "check"], self.home, _outside())
 
     def versions(self) -> dict[str, str]:
@@ -59,11 +59,14 @@ class Environment:
         listed = json.loads(run(command, self.home, _outside()))
         return {entry["name"].lower().replace("_", "-"): entry["version"] for entry in listed}
 
+    def answer(self, *arguments: str | Path, folder: Path) -> str:
+        """What the installed command says, as a user types it."""
+        return run([self.folder / SCRIPTS / "filtergroups", *arguments], folder, self._of_a_user())
+
     def filtergroups(self, *arguments: str | Path, folder: Path) -> str:
-        """The installed command, as a user types it."""
-        shown = "filtergroups " + " ".join(map(str, arguments))
-        with step(f"  {shown}"):
-            return run([self.folder / SCRIPTS / "filtergroups", *arguments], folder, self._of_a_user())
+        """The same of a command that takes its time."""
+        with step("  filtergroups " + " ".join(map(str, arguments))):
+            return self.answer(*arguments, folder=folder)
 
     def script(self, text: str, folder: Path) -> str:
         return run([self.python, "-c", text], folder, self._of_a_user())
