@@ -61,7 +61,9 @@ def table_of_images(environment: Environment, folder: Path) -> None:
     expect((folder / "out.csv").read_text(encoding="utf-8"), r"level_low,.*pattern_p_plain")
     filtergroups("export", "runs/my")
     filtergroups("predict", "runs/my/model.onnx", "images", "-o", "shipped.csv")
-    expect((folder / "shipped.csv").read_text(encoding="utf-8"), r"(?s)(.*\n){91}")
+    lines = (folder / "shipped.csv").read_text(encoding="utf-8").splitlines()
+    if len(lines) != 91:
+        raise Failed(f"expected a header and 90 rows in shipped.csv, found {len(lines)} lines")
     for form in ("pt2", "safetensors"):
         filtergroups("export", "runs/my", "--to", form)
     filtergroups("report", "runs/my", "-o", "report.html")
