@@ -30,6 +30,7 @@ width = 0.0625
 [training]
 epochs = 2
 finetune_epochs = 1
+batch_size = 4
 """
 
 
