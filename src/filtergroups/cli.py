@@ -50,17 +50,26 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except Stopped as stopped:
-        print(stopped, file=sys.stderr)
+        _say(str(stopped), stopped)
         raise typer.Exit(stopped.exit_code) from None
     except ValueError as error:  # ConfigError, DataError, RunError, CannotLift and the library's own checks
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}", error)
         raise typer.Exit(2) from None
     except OSError as error:
-        print(f"error: {error.filename or 'a file'}: {error.strerror or error}", file=sys.stderr)
+        _say(f"error: {error.filename or 'a file'}: {error.strerror or error}", error)
         raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        _say("stopped", interrupt)
         raise typer.Exit(130) from None
+
+
+def _say(text: str, why: BaseException) -> None:
+    from filtergroups.speaking import let_the_first_speak, speaks
+
+    if speaks(why):
+        print(text, file=sys.stderr, flush=True)
+    else:
+        let_the_first_speak()
 
 
 def progress_bar() -> Any:
@@ -151,9 +160,9 @@ def train(
 
 
 def _say_what_is_next(run: Path) -> None:
-    from filtergroups.groups.processes import rank
+    from filtergroups.speaking import is_first
 
-    if rank() == 0:  # the other processes of a job say nothing
+    if is_first():  # the other processes of a job say nothing
         print(f"trained; next: filtergroups evaluate {run}")
 
 

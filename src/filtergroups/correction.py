@@ -113,13 +113,14 @@ def valley(function: Callable[[float], float], low: float, high: float, steps: i
 def save_corrections(run: Run, kind: Kind, step: int, corrections: Mapping[str, Correction]) -> None:
     """Keep the corrections of the mode network or of sampled passes beside those of the other."""
     try:
-        kept = _read(run)
-    except RunError:  # what cannot be read is replaced
-        kept = {}
-    kept[kind] = {name: asdict(correction) for name, correction in corrections.items()}
-    kept["step"] = {**kept.get("step", {}), kind: step}
-    try:
-        write_atomically(run.calibration, json.dumps(kept, indent=1).encode())
+        with run.changing():
+            try:
+                kept = _read(run)
+            except RunError:  # what cannot be read is replaced
+                kept = {}
+            kept[kind] = {name: asdict(correction) for name, correction in corrections.items()}
+            kept["step"] = {**kept.get("step", {}), kind: step}
+            write_atomically(run.calibration, json.dumps(kept, indent=1).encode())
     except OSError as error:
         raise RunError(f"{run.calibration}: could not write: {error.strerror}") from None
 

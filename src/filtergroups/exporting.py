@@ -185,12 +185,13 @@ def _keep(restored: Restored, path: Path, to: str, asked: Sequence[str], rows: S
     """Beside the costs of other files in export.json."""
     file = restored.run.path / "export.json"
     entry = {"file": str(path), "format": to, "tasks": list(asked), "rows": [asdict(row) for row in rows]}
-    try:
-        kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    except ValueError:  # what cannot be read is replaced
-        kept = []
-    others = [old for old in kept if old.get("file") != entry["file"]]
-    write_atomically(file, json.dumps([*others, entry], indent=1).encode())
+    with restored.run.changing():
+        try:
+            kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        except ValueError:  # what cannot be read is replaced
+            kept = []
+        others = [old for old in kept if old.get("file") != entry["file"]]
+        write_atomically(file, json.dumps([*others, entry], indent=1).encode())
 
 
 def costs_table(exported: Exported) -> str:

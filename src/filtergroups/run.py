@@ -4,6 +4,7 @@ config.toml  metrics.jsonl  assignments/  results.json  log.txt  tensorboard/
 last.safetensors  best.safetensors  best-TASK.safetensors  statistics-CHECKPOINT.safetensors  calibration.json
 """
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -11,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from filtergroups.config import Config
 from filtergroups.config_file import dump_config, load_config
+from filtergroups.locks import Held, held
 from filtergroups.writing import append, place_below, write_atomically
 
 
@@ -67,19 +67,20 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else trains here meanwhile; a killed process leaves no lock behind."""
-        lock = FileLock(self.place(".lock"), timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise RunError(
-                f"{self.path}: another process is training here; wait for it or choose another --run"
-            ) from None
-        except OSError as error:
-            raise RunError(f"{self.path}: expected a folder to write to, found {error.strerror}") from None
-        try:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(held(self.place(".lock"), wait=False))
+            except Held as other:
+                raise RunError(
+                    f"{self.path}: another process is training here: {other}; wait for it or choose another --run"
+                ) from None
+            except OSError as error:
+                raise RunError(f"{self.path}: expected a folder to write to, found {error.strerror}") from None
             yield
-        finally:
-            lock.release()
+
+    def changing(self) -> contextlib.AbstractContextManager[str | None]:
+        """While a file of results is read, added to and written again: one process at a time."""
+        return held(self.place(".results.lock"))
 
     def refuse_begun(self) -> None:
         if self.begun:
@@ -136,5 +137,6 @@ class Run:
     def save_result(self, result: dict[str, Any]) -> None:
         """Keep a result beside those of other splits, samples and checkpoints."""
         same = ("split", "samples", "checkpoint", "data")
-        others = [old for old in self.results() if any(old.get(key) != result.get(key) for key in same)]
-        write_atomically(self.path / "results.json", json.dumps([*others, result], indent=1).encode())
+        with self.changing():
+            others = [old for old in self.results() if any(old.get(key) != result.get(key) for key in same)]
+            write_atomically(self.path / "results.json", json.dumps([*others, result], indent=1).encode())

@@ -1,29 +1,36 @@
 """Being asked to stop."""
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
+
+SAME = 1.0  # seconds in which signals count as one
 
 
 class Stopped(Exception):
     """Training was asked to stop; what was done is saved."""
 
-    def __init__(self, run: Path, step: int, number: int) -> None:
-        super().__init__(f"stopped at step {step}; go on with: filtergroups resume {run}")
+    def __init__(self, how_to_resume: str, step: int, number: int) -> None:
+        super().__init__(f"stopped at step {step}; go on with: {how_to_resume}")
         self.exit_code = 128 + number
 
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM, so that a step is finished and saved; a second one interrupts at once."""
+    """Collects SIGINT and SIGTERM, so that a step is finished and saved; a second one later interrupts at once."""
     asked: list[int] = []
+    first = math.inf
 
     def note(number: int, frame: Any) -> None:
-        if asked:
+        nonlocal first
+        # What started several processes passes on a Ctrl-C that the terminal has sent them already.
+        if time.monotonic() > first + SAME:
             raise KeyboardInterrupt
+        first = min(first, time.monotonic())
         asked.append(number)
 
     before = {}

@@ -2,9 +2,9 @@
 
 import errno
 import math
-import os
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from filtergroups.checkpoint import (
     restore_optimiser,
     save_checkpoint,
 )
-from filtergroups.config import Config, TrainingConfig
+from filtergroups.config import Config
 from filtergroups.data.cache_folder import with_own_cache
 from filtergroups.data.examples import DataError, Examples
 from filtergroups.data.load import load_data, prepare_data
@@ -34,8 +34,10 @@ from filtergroups.progress import Reporter, Silent
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import generator_for, learning_rate_at, noise_at, seed_for, temperature_at
 from filtergroups.signals import Stopped, stop_signals
+from filtergroups.speaking import how_to_resume
 from filtergroups.starting import hold, kept_statistics, seen_alike, take_over
 from filtergroups.statistics import load_statistics, recalibrated, save_statistics
+from filtergroups.together import agreeing, asked_anywhere, first_then_others, joined, make_fabric
 from filtergroups.weighting import TaskWeights
 
 LOG_EVERY = 20
@@ -44,62 +46,38 @@ VALIDATION_SAMPLES = 4  # sampled passes of a validation; evaluation takes 50
 
 def train(config: Config, run: Path, *, report: Reporter | None = None) -> Run:
     """Train a network as a config says; everything it writes is in the run folder."""
-    fabric = make_fabric(config.training)
-    made = Run(run)
-    if fabric.is_global_zero:
-        made.refuse_begun()
-        # Only here does a config say where something is written: whoever trains by it trusts it.
-        prepare_data(config, (report or Silent()).preparing)
-        made = Run.create(run, config)
-    fabric.barrier()
-    return _train(made, config, fabric, report or Silent())
+    Run(run).refuse_begun()  # before processes are started
+    fabric = make_fabric(config.training, run)
+    with agreeing():
+        if fabric.is_global_zero:
+            # Only here does a config say where something is written: whoever trains by it trusts it.
+            prepare_data(config, (report or Silent()).preparing)
+            Run.create(run, config)
+    return _train(Run(run), config, fabric, report or Silent())
 
 
 def resume(run: Path, *, report: Reporter | None = None) -> Run:
     """Go on with a run from its last checkpoint; the result is that of a run never interrupted."""
     opened = Run.open(run)
     config = with_own_cache(opened.config())
-    return _train(opened, config, make_fabric(config.training), report or Silent())
-
-
-def make_fabric(config: TrainingConfig) -> Any:
-    """Devices, processes and precision, by Lightning Fabric; started by `torchrun` or `fabric run`, it joins them."""
-    from lightning_fabric import Fabric
-    from lightning_fabric.strategies.ddp import DDPStrategy
-
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    processes = config.devices * config.nodes
-    several = processes > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1
-    # Gates leave parts of the network out of some steps, so that not every parameter has a gradient.
-    strategy: Any = DDPStrategy(find_unused_parameters=True) if several else "auto"
-    try:
-        fabric = Fabric(
-            accelerator=config.accelerator, devices=config.devices, num_nodes=config.nodes, strategy=strategy,
-            precision=config.precision,
-        )  # fmt: skip
-    except (RuntimeError, ValueError, ImportError) as error:  # a device that is not there, in many words
-        said = str(error).strip().partition("\n")[0]
-        raise RunError(
-            f"training.accelerator = {config.accelerator!r}, devices = {config.devices}: {said}; set another"
-        ) from None
-    fabric.launch()
-    return fabric
+    return _train(opened, config, make_fabric(config.training, run), report or Silent())
 
 
 def _train(run: Run, config: Config, fabric: Any, report: Reporter) -> Run:
-    if not fabric.is_global_zero:
-        report = Silent()
-        Trainer(run, config, fabric, report).fit()
-        return run
-    with run.locked():
+    report = report if fabric.is_global_zero else Silent()
+    with ExitStack() as stack, joined(run.path):
+        stack.callback(report.stop)
+
+        def prepared() -> Trainer:
+            if fabric.is_global_zero:
+                stack.enter_context(run.locked())
+            return Trainer(run, config, fabric, report)
+
         try:
-            Trainer(run, config, fabric, report).fit()
+            first_then_others(prepared).fit()
         except OSError as error:
             remedy = "free some space, then resume" if error.errno == errno.ENOSPC else "mend that, then resume"
             raise RunError(f"{error.filename or run.path}: could not write: {error.strerror}; {remedy}") from None
-        finally:
-            report.stop()
     return run
 
 
@@ -150,7 +128,7 @@ class Trainer:
         return kind(groups, betas=(0.9, 0.999), weight_decay=self.training.weight_decay)
 
     def _setup(self) -> None:
-        """Restore the last checkpoint if there is one, then hand over to Fabric."""
+        """Restore the last checkpoint if there is one."""
         last = self.run.checkpoint("last")
         if last.exists():
             self.progress, tensors = load_checkpoint(last)
@@ -164,9 +142,9 @@ class Trainer:
         if self.fabric.is_global_zero:
             self.run.forget_after(self.progress.step)
         self.weights.to(self.fabric.device)
-        self.model, self.fabric_optimiser = self.fabric.setup(self.network, self.optimiser)
 
     def fit(self) -> None:
+        self.model, self.fabric_optimiser = self.fabric.setup(self.network, self.optimiser)
         start = self.progress.step
         self.validation = self.data.parts.get(self.config.chosen_by)
         if self.validation is not None:
@@ -185,10 +163,10 @@ class Trainer:
                     self._fix()
                 self._step(step)
                 self._after(step + 1)
-                if asked:
+                if number := asked_anywhere(asked[0] if asked else 0, self.fabric.device):
                     self._check_state(step + 1)
                     self._save()
-                    raise Stopped(self.run.path, step + 1, asked[0])
+                    raise Stopped(how_to_resume(self.run.path), step + 1, number)
         self._finish()
 
     def _describe(self) -> None:

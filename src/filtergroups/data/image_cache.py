@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 import PIL
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from filtergroups.data.cache_folder import cache_folder
@@ -22,6 +21,7 @@ from filtergroups.data.decoding import decode, decode_values, displayed_size, re
 from filtergroups.data.examples import DataError
 from filtergroups.data.images import Progress
 from filtergroups.data.rows import RowFile, RowsChanged, rows_written
+from filtergroups.locks import held
 
 FORMAT = 4  # raise it when decoding changes
 
@@ -64,7 +64,7 @@ def decoded(
     sources = _Sources(paths, size, channels, kind, like)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f"{sources.key}.lock"):
+        with held(folder / f"{sources.key}.lock"):
             return _Cache(folder, sources, shape).updated(progress)
     except OSError as error:
         raise DataError(

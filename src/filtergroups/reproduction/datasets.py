@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from filtergroups.clone import clone
 from filtergroups.data.cache_folder import cache_folder
 from filtergroups.data.errors import DataError
+from filtergroups.locks import held
 
 VARIABLE = "FILTERGROUPS_DATA"
 # What a folder of any name is known by.
@@ -70,7 +69,7 @@ def unpacked(archive: Path, say: Callable[[str], None] = lambda text: None) -> P
     home = cache_folder(None) / "unpacked"
     folder = home / f"{archive.stem}-{state.st_size}-{state.st_mtime_ns}"
     home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / f"{folder.name}.lock"):
+    with held(home / f"{folder.name}.lock"):
         if not folder.is_dir():
             say(f"unpacking {archive}")
             with tempfile.TemporaryDirectory(dir=home) as aside:

@@ -191,7 +191,7 @@ def terminating() -> Iterator[None]:
     """SIGTERM between trainings ends the work as Ctrl-C does; during one, training itself listens."""
 
     def stop(number: int, frame: Any) -> None:
-        raise Stopped(Path(), 0, number)
+        raise Stopped("", 0, number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
