@@ -20,8 +20,12 @@ class Stopped(Exception):
 
 
 @contextmanager
-def stop_signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM, so that a step is finished and saved; a second one later interrupts at once."""
+def stop_signals(*, several: bool = False) -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM, so that a step is finished and saved; a second one later interrupts at once.
+
+    several: where another process of a training has ended, what started them ends this one too, but not before it has
+    said so.
+    """
     asked: list[int] = []
     first = math.inf
 
@@ -33,13 +37,17 @@ def stop_signals() -> Iterator[list[int]]:
         first = min(first, time.monotonic())
         asked.append(number)
 
-    before = {}
+    before: dict[int, Any] = {}
     for number in (signal.SIGINT, signal.SIGTERM):
         # Outside the main thread signals are left to whoever runs it.
         if threading.current_thread() is threading.main_thread():
             before[number] = signal.signal(number, note)
     try:
         yield asked
+    except RuntimeError:
+        if several and before:
+            before[signal.SIGTERM] = signal.SIG_IGN
+        raise
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for stopped_by, handler in before.items():
+            signal.signal(stopped_by, handler)

@@ -157,7 +157,7 @@ class Trainer:
             self.journal.snapshot(self.network, 0)
         self.journal.open(self.steps, start)
         self.waited, self.busy = 0.0, 0.0
-        with stop_signals() as asked:
+        with stop_signals(several=world_size() > 1) as asked:
             for step in range(start, self.steps):
                 if step == self.fixed_from and not self.progress.fixed and self.network.is_random:
                     self._fix()
