@@ -68,7 +68,7 @@ def test_from_a_table_to_predictions(tmp_path):
     assert [(task.name, task.kind) for task in config.tasks] == [("level", "regression"), ("pattern", "classification")]
     assert config.tasks[1].labels == ["plain", "striped"]
     run("init", "labels.csv", "--images", "images", "-o", "my.toml", cwd=tmp_path, code=2)
-    assert "fine" in run("data", "check", "my.toml", cwd=tmp_path).stdout
+    assert "no problems" in run("data", "check", "my.toml", cwd=tmp_path).stdout
     fast = ["--set", "training.epochs=2", "--set", "training.finetune_epochs=1", "--set", "network.width=0.0625",
             "--set", "data.size=16", "--set", "data.cache=cache"]  # fmt: skip
     done = run("train", "my.toml", *fast, cwd=tmp_path)

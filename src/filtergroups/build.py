@@ -6,6 +6,7 @@ import torch
 
 from filtergroups.config import Config
 from filtergroups.data.examples import Data
+from filtergroups.memory import refuse_large_network
 from filtergroups.network import GroupedNetwork
 from filtergroups.networks.highresnet import highresnet
 from filtergroups.networks.vgg import vgg11
@@ -13,6 +14,7 @@ from filtergroups.networks.vgg import vgg11
 
 def build_network(config: Config, data: Data) -> GroupedNetwork:
     """The network that a config describes, with weights drawn by its seed."""
+    refuse_large_network(config)
     method = config.method
     options: dict[str, Any] = {
         "method": method.name,

@@ -115,16 +115,18 @@ def schema() -> None:
 
 @data_app.command("check")
 def data_check(config: ConfigFile) -> None:
-    """Read every file and label, say what is wrong, change nothing."""
+    """Read every file and label, try the network on a batch, say what is wrong, change nothing."""
     with one_line_errors():
+        from filtergroups.checking import check_data
         from filtergroups.config_file import load_config
-        from filtergroups.data.load import check_data
 
-        problems = check_data(load_config(config))
-    for problem in problems:
-        print(problem)
-    print(f"{len(problems)} problems" if problems else "all files and labels are fine")
-    raise typer.Exit(1 if problems else 0)
+        bar = progress_bar()
+        try:
+            checked = check_data(load_config(config), progress=bar.preparing)
+        finally:
+            bar.stop()
+    print(checked)
+    raise typer.Exit(1 if checked.problems else 0)
 
 
 @data_app.command("phantom")

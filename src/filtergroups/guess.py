@@ -7,10 +7,11 @@ from pathlib import Path
 
 from filtergroups.config import COLUMNS_OF_PREDICTIONS
 from filtergroups.config_schema import SCHEMA
+from filtergroups.data.cells import MISSING, image_path
 from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.splits import SHARES, part_named
-from filtergroups.data.table import MISSING, Row, image_path, read_table
+from filtergroups.data.table import Row, read_table
 
 MOST_CLASSES = 20
 FEWEST_A_CLASS = 5  # a text that recurs less often is rather an identifier

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from filtergroups.build import build_network
+from filtergroups.checking import refuse_untrainable
 from filtergroups.checkpoint import (
     Progress,
     load_checkpoint,
@@ -23,13 +24,13 @@ from filtergroups.checkpoint import (
 )
 from filtergroups.config import Config
 from filtergroups.data.cache_folder import with_own_cache
-from filtergroups.data.examples import DataError, Examples
 from filtergroups.data.load import load_data, prepare_data
 from filtergroups.finite import Diverged, check_finite, largest, listed, not_finite, remedy
 from filtergroups.groups.objective import Terms, objective
 from filtergroups.groups.processes import batch_of_all, rank, rows_of_this_process, world_size
 from filtergroups.journal import Journal
 from filtergroups.measuring import criteria, measure, measure_plain, plain_answers
+from filtergroups.memory import refuse_too_large
 from filtergroups.progress import Reporter, Silent
 from filtergroups.run import Run, RunError
 from filtergroups.schedule import generator_for, learning_rate_at, noise_at, seed_for, temperature_at
@@ -46,6 +47,7 @@ VALIDATION_SAMPLES = 4  # sampled passes of a validation; evaluation takes 50
 
 def train(config: Config, run: Path, *, report: Reporter | None = None) -> Run:
     """Train a network as a config says; everything it writes is in the run folder."""
+    refuse_too_large(config)
     Run(run).refuse_begun()  # before processes are started
     fabric = make_fabric(config.training, run)
     with agreeing():
@@ -60,6 +62,7 @@ def resume(run: Path, *, report: Reporter | None = None) -> Run:
     """Go on with a run from its last checkpoint; the result is that of a run never interrupted."""
     opened = Run.open(run)
     config = with_own_cache(opened.config())
+    refuse_too_large(config)
     return _train(opened, config, make_fabric(config.training, run), report or Silent())
 
 
@@ -90,7 +93,8 @@ class Trainer:
         self.journal = Journal(run, report, fabric.is_global_zero)
         loaded = load_data(config, parts=("train", config.chosen_by), make=False, progress=report.preparing)
         self.data = seen_alike(loaded, config.method)
-        self.part = self._training_part()
+        refuse_untrainable(config, self.data)
+        self.part = self.data.parts["train"]
         self.steps_per_epoch = len(self.part) // self.training.batch_size
         self.steps = self.training.epochs * self.steps_per_epoch
         self.fixed_from = (self.training.epochs - self.training.finetune_epochs) * self.steps_per_epoch
@@ -102,18 +106,6 @@ class Trainer:
         )  # fmt: skip
         self.optimiser = self._optimiser()
         self._setup()
-
-    def _training_part(self) -> Examples:
-        size, world = self.training.batch_size, world_size()
-        part = self.data.parts.get("train")
-        if part is None or len(part) < size:
-            found = 0 if part is None else len(part)
-            raise DataError(
-                f"expected at least one batch of {size} training examples, found {found}; lower training.batch_size"
-            )
-        if size % world:
-            raise RunError(f"training.batch_size: expected a multiple of the {world} processes, found {size}")
-        return part
 
     def _optimiser(self) -> torch.optim.Optimizer:
         probabilities = [assignment.rho for assignment in self.network.assignments() if assignment.kind == "learned"]

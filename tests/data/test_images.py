@@ -8,13 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
+from filtergroups.checking import check_data
 from filtergroups.config import FacesData
 from filtergroups.config_file import make_config
 from filtergroups.data.decoding import decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.faces import load_faces, parse_name
 from filtergroups.data.image_cache import decoded
-from filtergroups.data.load import check_data, load_data
+from filtergroups.data.load import load_data
 from filtergroups.data.splits import read_split, seeded_split, write_split
 from filtergroups.data.table import read_table
 from tests.data.pictures import face_folder, picture, picture_table, table_tree
@@ -235,7 +236,7 @@ def test_a_number_that_is_none_names_its_line(table):
 
 def test_bad_pictures_are_listed_or_skipped(table):
     (table.parent / "images" / "002.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
-    problems = check_data(config_for(table))
+    problems = check_data(config_for(table)).problems
     assert len(problems) == 1
     assert "002.png" in problems[0]
     data = load_data(config_for(table, on_bad_image="skip"))
@@ -244,7 +245,7 @@ def test_bad_pictures_are_listed_or_skipped(table):
 
 def test_checking_changes_nothing_and_finds_nothing_in_good_data(table):
     before = sorted(path for path in table.parent.rglob("*") if "cache" not in path.parts)
-    assert check_data(config_for(table)) == []
+    assert check_data(config_for(table)).problems == []
     assert sorted(path for path in table.parent.rglob("*") if "cache" not in path.parts) == before
 
 

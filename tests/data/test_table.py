@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from filtergroups.checking import check_data
 from filtergroups.config_file import make_config
 from filtergroups.data.examples import DataError
-from filtergroups.data.load import check_data, load_data
+from filtergroups.data.load import load_data
 from filtergroups.data.splits import part_named, read_split
 from filtergroups.data.table import read_table
 from filtergroups.evaluation import moved
@@ -57,19 +58,20 @@ def test_a_split_that_parts_a_group_is_refused(table):
     config = make_config(tree_for(table))
     with pytest.raises(DataError, match=r"labels\.split\.csv: expected rows of one subject in one part, found 's\d'"):
         load_data(config)
-    assert any("one subject in one part" in problem for problem in check_data(config))
+    assert any("one subject in one part" in problem for problem in check_data(config).problems)
     table.with_suffix(".split.csv").unlink()
     load_data(config)
-    assert check_data(config) == []
+    assert check_data(config).problems == []
 
 
 def test_data_check_knows_what_training_will_say_of_the_split(table):
     rewritten(table, lambda n, row: {**row, "split": "train" if n else "later"})
-    assert "found 'later'" in check_data(make_config(tree_for(table, split_column="split")))[-1]
+    assert "found 'later'" in check_data(make_config(tree_for(table, split_column="split"))).problems[0]
     rewritten(table, lambda n, row: {**row, "split": "train"})
     found = check_data(make_config(tree_for(table, split_column="split")))
-    assert found == ["expected rows in the part 'validation', found none"]
-    assert "expected a column 'patient'" in check_data(make_config(tree_for(table, group_column="patient")))[-1]
+    assert found.problems == []
+    assert "expected rows in the part 'validation', found none" in found.warnings[0]
+    assert "expected a column 'patient'" in check_data(make_config(tree_for(table, group_column="patient"))).problems[0]
 
 
 def test_columns_of_one_name_are_refused_and_empty_rows_at_the_end_are_none(tmp_path):
@@ -128,7 +130,7 @@ def test_label_maps_that_do_not_fit_are_found_before_training(table, classes, sa
     rewritten(table, lambda n, row: {**row, "mask": "mask.png"})
     tree = tree_for(table)
     tree["tasks"] = [{"name": "mask", "kind": "segmentation", **classes}]
-    (problem,) = check_data(make_config(tree))
+    problem, *_ = check_data(make_config(tree)).problems
     assert said in problem
     with pytest.raises(ValueError, match=said):
         load_data(make_config(tree))
@@ -138,7 +140,7 @@ def test_whole_numbers_that_would_be_black_are_refused(table):
     values = np.arange(24 * 24, dtype=np.int32).reshape(24, 24) % 200
     Image.fromarray(values).save(table.parent / "images" / "dark.tif")
     rewritten(table, lambda n, row: {**row, "image": "dark.tif" if n == 0 else row["image"]})
-    assert any("save 8 bits a channel" in problem for problem in check_data(make_config(tree_for(table))))
+    assert any("save 8 bits a channel" in problem for problem in check_data(make_config(tree_for(table))).problems)
 
 
 def map_tree(table, kind, values):
@@ -164,4 +166,4 @@ def test_a_map_of_another_size_than_its_image_is_refused(table, kind):
     config = make_config(map_tree(table, kind, np.zeros((24, 23), np.uint8)))
     with pytest.raises(DataError, match="expected the size of its image, 24 × 24, found 23 × 24"):
         load_data(config)
-    assert any("found 23 × 24" in problem for problem in check_data(config))
+    assert any("found 23 × 24" in problem for problem in check_data(config).problems)

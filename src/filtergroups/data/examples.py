@@ -59,6 +59,12 @@ class Examples(ABC):
         """Some examples as they are; patches are placed by the generator, but neither scaled nor turned."""
         return self.batch(indices)
 
+    def labels_of(self, task: str) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The labels of a task, some examples at a time, and masks of where they hold."""
+        for start in range(0, len(self), 256):
+            batch = self.batch(range(start, min(start + 256, len(self))))
+            yield batch.labels[task], batch.masks.get(task)
+
     def subgroup(self, column: str) -> list[str]:
         """For each example its value in a column of the user's table, to report results by."""
         raise DataError(f"these data have no column '{column}' to report results by")

@@ -1,7 +1,7 @@
 """UTKFace as users have it: a folder of images whose names are the labels."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from filtergroups.config import FacesData
 from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError
+from filtergroups.data.findings import Findings
 from filtergroups.data.image_cache import decoded
 from filtergroups.data.images import Progress, image_data
 from filtergroups.data.splits import read_split, seeded_split, with_selection
@@ -63,7 +64,7 @@ def face_files(root: Path) -> tuple[list[Path], list[str]]:
         if path.suffix.lower() in SUFFIXES and parse_name(path.name) is not None:
             files.append(path)
         else:
-            others.append(f"{path.relative_to(root)}: not named [age]_[gender]_[race]_[date].jpg; left out")
+            others.append(str(path.relative_to(root)))
     if not files:
         raise DataError(f"{root}: expected images named [age]_[gender]_[race]_[date].jpg, found none; check the folder")
     return files, others
@@ -76,10 +77,14 @@ def load_faces(
     constants: dict[str, Any] | None = None,
     parts: Sequence[str] = SPLITS,
     progress: Progress | None = None,
+    findings: Findings | None = None,
 ) -> Data:
-    files, _ = face_files(config.root)
+    """The images and labels of a folder; with findings what is wrong goes there, and nothing is refused."""
+    found = Findings() if findings is None else findings
+    files, others = face_files(config.root)
     names = [str(path.relative_to(config.root)) for path in files]
     split = _split(config, files, names, seed)
+    _say_what_is_left_out(config, files, others, split, found)
     if config.selection and {"train", SELECTION} & set(parts):
         split = with_selection(split, config.selection, seed, _twins(files, names, split))
     faces = [parse_name(path.name) for path in files]
@@ -98,10 +103,15 @@ def load_faces(
         raise DataError(f"{config.root}: expected images of the parts {list(parts)}, found none; check the split file")
     names = [names[n] for n in chosen]
     images, bad = decoded([files[n] for n in chosen], config.size, config.channels, config.cache, progress=progress)
-    return image_data(
+    read = ("train", SELECTION if config.selection else "validation")
+    unread = {n for n in bad if findings is not None and split[names[n]] not in read}
+    for n in unread:
+        found.warning(bad.pop(n), names[n], remedy="training does not read it, evaluation does")
+    data = image_data(
         config,
         images,
         bad,
+        unread,
         names,
         [split[name] for name in names],
         tuple(TASKS[name] for name in config.tasks),
@@ -110,7 +120,11 @@ def load_faces(
         columns=_columns([faces[n] for n in chosen]),
         constants=constants,
         parts=parts,
+        findings=found,
     )
+    if findings is None:
+        found.refuse()
+    return data
 
 
 def _labelled(face: Face | None, config: FacesData) -> bool:
@@ -175,23 +189,16 @@ def _columns(faces: Sequence[Face | None]) -> dict[str, list[str]]:
     return {"age": decades, "gender": genders, "race": races}
 
 
-def check_faces(config: FacesData) -> list[str]:
-    """Every problem of the folder, a line each."""
-    files, problems = face_files(config.root)
+def _say_what_is_left_out(
+    config: FacesData, files: Sequence[Path], others: Sequence[str], split: Mapping[str, str], findings: Findings
+) -> None:
+    """Files that are no faces, names without a label, and images that no part has."""
+    for other in others:
+        findings.warning("a file that is not named [age]_[gender]_[race]_[date].jpg", other, remedy="left out")
     for path in files:
-        face = parse_name(path.name)
-        missing = [task for task in config.tasks if getattr(face, task) is None]
-        if missing:
-            problems.append(
-                f"{path.relative_to(config.root)}: no {', '.join(missing)} in its name; unlabelled for that"
-            )
-    _, bad = decoded(files, config.size, config.channels, config.cache)
-    problems += [f"{files[index].relative_to(config.root)}: {reason}" for index, reason in bad.items()]
-    if config.split_file is not None:
-        known = {Path(name).name for name in read_split(config.split_file)}
-        unknown = [path.name for path in files if path.name not in known]
-        if unknown:
-            problems.append(
-                f"{config.split_file}: {len(unknown)} images are in no part, the first is {unknown[0]}; left out"
-            )
-    return problems
+        name, face = str(path.relative_to(config.root)), parse_name(path.name)
+        for task in config.tasks:
+            if getattr(face, task) is None:
+                findings.warning(f"a name without {task}", name, remedy="unlabelled for that")
+        if name not in split:
+            findings.warning(f"an image that has no part in {config.split_file}", name, remedy="left out")

@@ -1,6 +1,6 @@
 """Images of a data set: normalised and augmented in batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from filtergroups.config import ImageData
 from filtergroups.data.decoding import normalised_array
 from filtergroups.data.examples import Batch, Data, DataError, Examples
+from filtergroups.data.findings import Findings
 from filtergroups.data.rows import RowFile
 from filtergroups.tasks import Task
 
@@ -42,7 +43,7 @@ class ImageExamples(Examples):
         images: Pixels,
         rows: Sequence[int],
         names: Sequence[str],
-        labels: dict[str, Tensor | np.ndarray[Any, Any]],
+        labels: dict[str, Tensor],
         mean: Sequence[float],
         deviation: Sequence[float],
         *,
@@ -65,11 +66,15 @@ class ImageExamples(Examples):
             raise DataError(f"no column '{column}' to report by; there are {sorted(self.columns)}")
         return [self.columns[column][row] for row in self.rows]
 
+    def labels_of(self, task: str) -> Iterator[tuple[Tensor, Tensor | None]]:
+        for start in range(0, len(self.rows), 1024):
+            yield self.labels[task][self.rows[start : start + 1024]], None
+
     def batch(self, indices: Sequence[int], generator: torch.Generator | None = None) -> Batch:
         rows = self.rows[np.asarray(indices, dtype=np.int64)]
         images = normalised(self.images[rows], self.mean, self.deviation)
         labels = {
-            name: torch.from_numpy(np.array(values[rows])).long() if isinstance(values, np.ndarray) else values[rows]
+            name: values[rows] if values.is_floating_point() else values[rows].long()
             for name, values in self.labels.items()
         }
         if generator is not None:
@@ -121,6 +126,7 @@ def image_data(
     config: ImageData,
     images: Pixels,
     bad: dict[int, str],
+    outside: Collection[int],
     names: Sequence[str],
     split: Sequence[str],
     tasks: tuple[Task, ...],
@@ -130,29 +136,26 @@ def image_data(
     columns: dict[str, list[str]],
     constants: dict[str, Any] | None,
     parts: Sequence[str],
+    findings: Findings,
 ) -> Data:
     """Images with their labels as parts of a data set; without constants normalisation is learned from `train`.
 
-    bad: what is wrong with which image; such images are left out, or refused as the config says.
+    bad: what is wrong with which image; such images are left out, which is a problem or none as the config says.
+    outside: images that are left out as well, whose problem is known.
     """
-    if bad and config.on_bad_image == "refuse":
-        index, reason = next(iter(bad.items()))
-        raise DataError(
-            f"{config.root / names[index]}: {reason} ({len(bad)} such files); "
-            'mend them or set data.on_bad_image = "skip"'
-        )
-    of_part = {part: [row for row, own in enumerate(split) if own == part and row not in bad] for part in parts}
+    say = findings.problem if config.on_bad_image == "refuse" else findings.warning
+    remedy = 'mend them or set data.on_bad_image = "skip"' if config.on_bad_image == "refuse" else "left out"
+    for row, reason in bad.items():
+        say(reason, names[row], remedy=remedy)
+    without = {*bad, *outside}
+    of_part = {part: [row for row, own in enumerate(split) if own == part and row not in without] for part in parts}
     if constants is None:
-        if not of_part.get("train"):
-            if unread := [row for row, own in enumerate(split) if own == "train" and row in bad]:
-                raise DataError(
-                    f"{config.root / names[unread[0]]}: {bad[unread[0]]}, and none of the {len(unread)} images of the "
-                    "part 'train' can be read; check data.root"
-                )
-            raise DataError(f"{config.root}: expected images in the part 'train', found none; check the split")
-        mean, deviation = channel_statistics(images, of_part["train"])
-        constants = {"mean": mean, "deviation": deviation, "size": config.size, "channels": config.channels}
-        constants["classes"] = class_names
+        constants = {"size": config.size, "channels": config.channels, "classes": class_names}
+        if train := of_part.get("train"):
+            constants["mean"], constants["deviation"] = channel_statistics(images, train)
+        else:
+            _say_why_nothing_is_left(config, bad, names, split, findings)
+            constants["mean"], constants["deviation"] = [0.0] * config.channels, [1.0] * config.channels
     examples: dict[str, Examples] = {
         part: ImageExamples(
             images, rows, names, labels, constants["mean"], constants["deviation"],
@@ -161,3 +164,17 @@ def image_data(
         for part, rows in of_part.items() if rows
     }  # fmt: skip
     return Data(tasks, config.channels, 2, examples, constants, names=class_names)
+
+
+def _say_why_nothing_is_left(
+    config: ImageData, bad: dict[int, str], names: Sequence[str], split: Sequence[str], findings: Findings
+) -> None:
+    """Without training images there is nothing to learn normalisation from, nor anything else."""
+    unread = [row for row, own in enumerate(split) if own == "train" and row in bad]
+    if unread:
+        findings.problem(
+            f"{config.root / names[unread[0]]}: {bad[unread[0]]}, and none of the {len(unread)} images of the "
+            "part 'train' can be read; check data.root"
+        )
+    elif "train" not in split:
+        findings.problem(f"{config.root}: expected images in the part 'train', found none; check the split")

@@ -1,12 +1,12 @@
 """The data that a config names."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from filtergroups.config import Config, FacesData, PhantomData, ScansData, TableData
-from filtergroups.data.cache_folder import choose_cache, with_own_cache
+from filtergroups.data.cache_folder import choose_cache
 from filtergroups.data.examples import SPLITS, Data, DataError
+from filtergroups.data.findings import Findings
 from filtergroups.data.images import Progress
 from filtergroups.data.twice import twice
 
@@ -20,14 +20,16 @@ def load_data(
     parts: Sequence[str] = SPLITS,
     make: bool = True,
     progress: Progress | None = None,
+    findings: Findings | None = None,
 ) -> Data:
     """Read a run's data; with constants (of a trained run) preprocessing learns nothing anew.
 
     make: draw and write the split, and generate the phantom, where they are not there yet. With constants nothing is
     ever written but the cache: the config may be a stranger's.
+    findings (of images only): where to put what is wrong, instead of refusing it; nothing is then written.
     """
     how: dict[str, Any] = {"constants": constants, "parts": parts, "make": make and constants is None}
-    loaded = _loaded(config, how, progress)
+    loaded = _loaded(config, how, progress, findings)
     return loaded if config.data.twice is None else twice(loaded, config.data.twice)
 
 
@@ -47,16 +49,17 @@ def prepare_data(config: Config, progress: Progress | None = None) -> None:
         patients_by_part(data, config.seed, keep=True, aside=False)
 
 
-def _loaded(config: Config, how: dict[str, Any], progress: Progress | None) -> Data:
+def _loaded(config: Config, how: dict[str, Any], progress: Progress | None, findings: Findings | None) -> Data:
     data = config.data
     if isinstance(data, FacesData):
         from filtergroups.data.faces import load_faces
 
-        return load_faces(data, seed=config.seed, constants=how["constants"], parts=how["parts"], progress=progress)
+        of_images = {"constants": how["constants"], "parts": how["parts"], "findings": findings}
+        return load_faces(data, seed=config.seed, progress=progress, **of_images)
     if isinstance(data, TableData):
         from filtergroups.data.table import load_table
 
-        return load_table(data, config.tasks, seed=config.seed, progress=progress, **how)
+        return load_table(data, config.tasks, seed=config.seed, progress=progress, findings=findings, **how)
     from filtergroups.data.scans import load_scans
 
     if isinstance(data, PhantomData):
@@ -93,23 +96,3 @@ def scans_settings(data: PhantomData) -> ScansData:
     same = ("selection", "spatial_dims", "patch", "patch_depth", "padding", "patches_per_patient", "zoom", "rotation")
     given = {key: getattr(data, key) for key in same}
     return ScansData(kind="scans", root=data.root, cache=data.cache, bone_above=BONE_ABOVE, target_unit="HU", **given)
-
-
-def check_data(config: Config) -> list[str]:
-    """Read every file and label and say what is wrong, a line each; nothing is changed."""
-    data = with_own_cache(config).data
-    if isinstance(data, FacesData):
-        from filtergroups.data.faces import check_faces
-
-        return check_faces(data)
-    if isinstance(data, TableData):
-        from filtergroups.data.table import check_table
-
-        return check_table(data, config.tasks)
-    from filtergroups.data.scans import check_scans
-
-    if isinstance(data, PhantomData):
-        if not Path(data.root).exists():
-            return []
-        data = found_phantom(data)
-    return check_scans(data)

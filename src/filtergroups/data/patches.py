@@ -1,7 +1,7 @@
 """Training examples from scans: patches at random places, scaled and turned, with their labels alongside."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,6 +148,13 @@ class PatchExamples(Examples):
 
     def name(self, index: int) -> str:
         return self.scans[index // self.patches_per_patient].name
+
+    def labels_of(self, task: str) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Of the whole scans: patches are cut out of them."""
+        for scan in self.scans:
+            stored = scan.target if task == self.target_task else scan.labels
+            if stored is not None:
+                yield torch.from_numpy(np.array(stored.values))[None], None
 
     def batch(self, indices: Sequence[int], generator: torch.Generator | None = None) -> Batch:
         if generator is not None:

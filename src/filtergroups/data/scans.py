@@ -19,32 +19,28 @@ from filtergroups.config import ScansData
 from filtergroups.data.array_cache import StoredArray
 from filtergroups.data.cache_folder import cache_folder
 from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError, Examples, Volume, Volumes
-from filtergroups.data.grid import Grid, read_grid, read_values, same_place, to_original_grid
+from filtergroups.data.findings import Findings
+from filtergroups.data.grid import Grid, read_grid, same_place, to_original_grid
 from filtergroups.data.images import Progress
 from filtergroups.data.intensity import import_simpleitk
 from filtergroups.data.patches import PatchExamples, Scan
 from filtergroups.data.patients import (
     PatientFiles,
-    class_indices,
     label_table,
     missing_files,
     patient_files,
-    patient_names,
     patients_by_part,
-    read_patient_split,
-    split_file,
 )
 from filtergroups.data.preprocessing import (
     Preprocessing,
     preprocessed_input,
     preprocessing_from,
-    refuse_flat,
     stored_scan,
     with_landmarks,
 )
 from filtergroups.tasks import ImageRegression, Segmentation, Task
 
-__all__ = ["PatchExamples", "check_scans", "load_scans", "preprocess_volume", "scan_tasks", "to_original_grid"]
+__all__ = ["PatchExamples", "load_scans", "preprocess_volume", "scan_tasks", "to_original_grid"]
 
 
 def load_scans(
@@ -61,7 +57,7 @@ def load_scans(
     With the constants of a run nothing is learned, and nothing is written beside the scans (nor with make=False); the
     settings of preprocessing are then the run's, whatever the config says. A part without patients is left out.
     """
-    _check_settings(config)
+    check_settings(config)
     aside = constants is None or bool({"train", SELECTION} & set(parts))
     patients = {
         part: [patient_files(config, name) for name in names]
@@ -69,9 +65,11 @@ def load_scans(
     }
     training = patients["train"] if constants is None else []
     wanted = {part: patients[part] for part in (*SPLITS, SELECTION) if part in parts and patients[part]}
+    findings = Findings()
     for patient in {patient.name: patient for part in (training, *wanted.values()) for patient in part}.values():
-        for problem in _misfits(patient):
-            raise problem
+        for problem in misfits(patient):
+            findings.problem(str(problem))
+    findings.refuse()
     folder = cache_folder(config.cache) / "scans"
     learn = partial(_learned, config, training, folder, progress)
     preprocessing = learn() if constants is None else preprocessing_from(constants)
@@ -85,7 +83,7 @@ def load_scans(
             _report(progress, "preprocessing scans", sum(map(len, scans.values())), count)
     names = {config.labels_task: list(preprocessing.label_names or [])} if config.labels is not None else {}
     return Data(
-        tasks=_tasks(config, preprocessing),
+        tasks=tasks_of(config, preprocessing),
         channels=1,
         spatial_dims=config.spatial_dims,
         parts={part: _patches(config, members) for part, members in scans.items()},
@@ -93,38 +91,6 @@ def load_scans(
         volumes={part: ScanVolumes(members, config.target_task, config.labels_task) for part, members in scans.items()},
         names=names,
     )
-
-
-def check_scans(config: ScansData) -> list[str]:
-    """Read every file and say what is wrong, a line each; nothing is changed."""
-    problems: list[str] = []
-
-    def attempt(check: Any, *arguments: Any, **options: Any) -> Any:
-        try:
-            return check(*arguments, **options)
-        except DataError as error:
-            problems.append(str(error))
-            return None
-
-    attempt(_check_settings, config)
-    table = attempt(label_table, config) if config.labels is not None else None
-    names = attempt(patient_names, config.root) or []
-    path = split_file(config)
-    if names and path is not None:
-        split = attempt(read_patient_split, path, names, config.root)
-        problems += [
-            f"{path}: expected a part for patient {name}, found none, so that it is not used; add a line"
-            for name in names
-            if split is not None and name not in split
-        ]
-    for name in names:
-        patient = patient_files(config, name)
-        problems += [str(problem) for problem in _misfits(patient)]
-        for file in patient.all:
-            if file.is_file():
-                attempt(_check_values, file, patient, list(table) if table else None)
-    # A broken header is met twice, with the headers and with the values.
-    return list(dict.fromkeys(problems))
 
 
 def preprocess_volume(path: Path, config: ScansData, constants: dict[str, Any]) -> tuple[Tensor, NDArray[Any], Grid]:
@@ -166,10 +132,11 @@ def _tensor(array: StoredArray) -> Tensor:
 
 def scan_tasks(config: ScansData, constants: dict[str, Any]) -> tuple[Task, ...]:
     """The tasks of a run on scans, without the scans."""
-    return _tasks(config, preprocessing_from(constants))
+    return tasks_of(config, preprocessing_from(constants))
 
 
-def _tasks(config: ScansData, preprocessing: Preprocessing) -> tuple[Task, ...]:
+def tasks_of(config: ScansData, preprocessing: Preprocessing) -> tuple[Task, ...]:
+    """The tasks that a config has on scans."""
     tasks: list[Task] = []
     if config.target is not None:
         scale, offset, unit = config.target_scale, config.target_offset, config.target_unit
@@ -203,18 +170,23 @@ def _learned(
     preprocessing = Preprocessing(config.spacing, config.bias_correction, None, values, names)
     if not config.histogram:
         return preprocessing
-    if not training:
-        raise DataError(
-            f"{config.root}: expected training patients to learn the histogram from, found none; "
-            "add some to the split, or set data.histogram to false"
-        )
+    refuse_no_training(config, training)
     inputs = [patient.input for patient in training]
     return with_landmarks(
         preprocessing, inputs, folder, lambda done: _report(progress, "learning the histogram", done, len(inputs))
     )
 
 
-def _misfits(patient: PatientFiles) -> Iterator[DataError]:
+def refuse_no_training(config: ScansData, training: Sequence[Any]) -> None:
+    """Without training patients there is no histogram to learn."""
+    if not training:
+        raise DataError(
+            f"{config.root}: expected training patients to learn the histogram from, found none; "
+            "add some to the split, or set data.histogram to false"
+        )
+
+
+def misfits(patient: PatientFiles) -> Iterator[DataError]:
     """What is wrong with a patient's files as far as headers tell."""
     yield from map(DataError, missing_files(patient))
     expected = None
@@ -231,15 +203,8 @@ def _misfits(patient: PatientFiles) -> Iterator[DataError]:
             yield error
 
 
-def _check_values(path: Path, patient: PatientFiles, label_values: Sequence[int] | None) -> None:
-    values = read_values(path, finite=path != patient.target)
-    if path == patient.input:
-        refuse_flat(values, path)
-    if path == patient.labels and label_values is not None:
-        class_indices(values, label_values, path)
-
-
-def _check_settings(config: ScansData) -> None:
+def check_settings(config: ScansData) -> None:
+    """Refuse settings that do not go together."""
     if config.target is None and config.labels is None:
         raise DataError("data.target, data.labels: expected at least one file name, found none; there is no task")
     if config.target is not None and config.labels is not None and config.target_task == config.labels_task:
@@ -247,8 +212,6 @@ def _check_settings(config: ScansData) -> None:
     if config.target is None and (config.valid is not None or config.bone_above is not None):
         key = "valid" if config.valid is not None else "bone_above"
         raise DataError(f"data.{key}: expected a data.target that it is about, found none; remove it")
-    if not config.target_scale:
-        raise DataError("data.target_scale: expected a number other than 0, found 0; use 1 for no scaling")
     if config.bias_correction:
         import_simpleitk()
 

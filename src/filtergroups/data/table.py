@@ -1,23 +1,21 @@
 """A table of image paths and label columns: any number of tasks of any kind."""
 
 import csv
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from filtergroups.config import ConfigError, TableData, TaskConfig
+from filtergroups.data.cells import class_labels, image_path, map_labels, real_labels
+from filtergroups.data.decoding import SUFFIXES
 from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError
+from filtergroups.data.findings import Findings
 from filtergroups.data.image_cache import decoded
 from filtergroups.data.images import Progress, image_data
 from filtergroups.data.splits import part_named, read_split, seeded_split, with_selection, write_split
 from filtergroups.tasks import Task
 
 Row = dict[str, str]
-MISSING = ("", "nan", "na", "n/a")  # cells of numbers, in any case
 
 
 def read_table(path: Path) -> list[Row]:
@@ -46,14 +44,6 @@ def read_table(path: Path) -> list[Row]:
     return [{key.strip(): value.strip() for key, value in row.items()} for row in rows]
 
 
-def image_path(root: Path, name: str) -> Path:
-    """A path of the table below the root; it may not leave it."""
-    path = (root / name).resolve()
-    if not path.is_relative_to(root.resolve()):
-        raise DataError(f"image paths stay below {root}, found {name!r}; mend the table or set data.root")
-    return path
-
-
 def column(rows: Sequence[Row], name: str, table: Path) -> list[str]:
     if name not in rows[0]:
         raise DataError(f"{table}: expected a column '{name}', found {list(rows[0])}; mend the table or the config")
@@ -69,38 +59,52 @@ def load_table(
     parts: Sequence[str] = SPLITS,
     make: bool = True,
     progress: Progress | None = None,
+    findings: Findings | None = None,
 ) -> Data:
-    """Read a table's images and labels; with a run's constants, or make=False, no split is drawn and written."""
+    """The images and labels of a table; with a run's constants, or make=False, no split is drawn and written.
+
+    With findings what is wrong goes there, and nothing is refused or written.
+    """
+    found = Findings() if findings is None else findings
     rows = read_table(config.table)
     names = column(rows, config.image_column, config.table)
-    paths = [image_path(config.root, name) for name in names]
-    split = table_split(config, rows, names, seed, make=make and constants is None)
+    paths = [_path_of(config, name, found) for name in names]
+    if findings is None:
+        split = table_split(config, rows, names, seed, make=make and constants is None)
+    else:
+        split = _split_found(config, rows, names, seed, findings)
     if {"train", SELECTION} & set(parts):
         groups = column(rows, config.group_column, config.table) if config.group_column else names
         split = with_selection(split, config.selection, seed, dict(zip(names, groups, strict=True)))
     images, bad = decoded(paths, config.size, config.channels, config.cache, progress=progress)
+    outside = {row for row, path in enumerate(paths) if path == config.root}
+    bad = {row: reason for row, reason in bad.items() if row not in outside}
     known = dict((constants or {}).get("classes", {}))
     made: list[Task] = []
     labels: dict[str, Any] = {}
     class_names: dict[str, list[str]] = {}
     for entry in tasks:
-        values = column(rows, entry.column or entry.name, config.table)
-        if entry.kind in ("regression", "classification"):
-            found = entry.labels or known.get(entry.name)
-            labels[entry.name], classes = cell_labels(entry, values, found, config.table)
+        try:
+            values = column(rows, entry.column or entry.name, config.table)
+            classes: list[str] | None = entry.labels or known.get(entry.name)
+            if entry.kind == "regression":
+                labels[entry.name] = real_labels(entry, values, config.table, found)
+            elif entry.kind == "classification":
+                labels[entry.name], classes = class_labels(entry, values, classes, config.table, found)
+            else:
+                labels[entry.name], wrong = map_labels(entry, values, paths, config, found, progress)
+                bad.update(wrong)
             if classes is not None:
                 class_names[entry.name] = classes
             made.append(entry.task(len(classes) if classes else None))
-        else:
-            labels[entry.name], wrong = map_labels(entry, values, paths, config, progress)
-            bad.update(wrong)
-            if entry.labels is not None:
-                class_names[entry.name] = entry.labels
-            made.append(entry.task())
-    return image_data(
+        except (DataError, ConfigError) as error:
+            labels.pop(entry.name, None)
+            found.problem(str(error))
+    data = image_data(
         config,
         images,
         bad,
+        outside,
         names,
         [split[name] for name in names],
         tuple(made),
@@ -109,13 +113,49 @@ def load_table(
         columns={key: [row[key] for row in rows] for key in rows[0]},
         constants=constants,
         parts=parts,
+        findings=found,
     )
+    if findings is None:
+        found.refuse()
+    return data
+
+
+def _path_of(config: TableData, name: str, findings: Findings) -> Path:
+    """Where a row's image is; the root itself where the row names nothing that may be read."""
+    try:
+        return image_path(config.root, name)
+    except DataError as error:
+        findings.problem(str(error), file=str(config.table))
+        return config.root
+
+
+def _split_found(
+    config: TableData, rows: Sequence[Row], names: Sequence[str], seed: int, findings: Findings
+) -> dict[str, str]:
+    """The split that is there, or the one that training would draw; nothing is written."""
+    try:
+        there = config.part or config.split_column or _split_file(config).exists()
+        split = table_split(config, rows, names, seed, make=False) if there else drawn_split(config, rows, names, seed)
+    except DataError as error:
+        findings.problem(str(error))
+        split = seeded_split(names, seed)
+    return split
 
 
 def prepare_split(config: TableData, seed: int) -> None:
     """Draw and write the split of a table, where it needs one that is not there."""
     rows = read_table(config.table)
     table_split(config, rows, column(rows, config.image_column, config.table), seed)
+
+
+def _split_file(config: TableData) -> Path:
+    return config.split_file or config.table.with_suffix(".split.csv")
+
+
+def drawn_split(config: TableData, rows: Sequence[Row], names: Sequence[str], seed: int) -> dict[str, str]:
+    """A split by the seed, rows of one group together."""
+    groups = column(rows, config.group_column, config.table) if config.group_column else None
+    return seeded_split(names, seed, groups)
 
 
 def table_split(
@@ -131,10 +171,14 @@ def table_split(
             part = part_named(value)
             if part is None:
                 raise DataError(f"{config.table}, line {number}: a split is one of {list(SPLITS)}, found {value!r}")
-            parts[name] = part
+            if parts.setdefault(name, part) != part:
+                raise DataError(
+                    f"{config.table}, line {number}: expected each image in one part, found {name!r} in {parts[name]} "
+                    f"and {part}; keep one of the rows"
+                )
         _check_groups(config, rows, names, parts, config.table)
         return parts
-    path = config.split_file or config.table.with_suffix(".split.csv")
+    path = _split_file(config)
     if path.exists():
         given = read_split(path)
         missing = [name for name in names if name not in given]
@@ -149,8 +193,7 @@ def table_split(
             f"{path}: expected the split that the run was trained with, found no file; bring it back, or name it with "
             "--split-file (only `train` draws a new one)"
         )
-    groups = column(rows, config.group_column, config.table) if config.group_column else None
-    split = seeded_split(names, seed, groups)
+    split = drawn_split(config, rows, names, seed)
     write_split(path, split)
     return split
 
@@ -170,111 +213,14 @@ def _check_groups(
             )
 
 
-def cell_labels(
-    entry: TaskConfig, values: Sequence[str], known: list[str] | None, table: Path
-) -> tuple[torch.Tensor, list[str] | None]:
-    """A column of cells as labels; empty cells are missing."""
-    if entry.kind == "regression":
-        return torch.tensor([_real(value, entry, n, table) for n, value in enumerate(values, start=2)]), None
-    classes = known or sorted({value for value in values if value}, key=_natural)
-    index = {value: n for n, value in enumerate(classes)}
-    numbers = []
-    for n, value in enumerate(values, start=2):
-        if value and value not in index:
-            raise DataError(
-                f"{table}, line {n}: a label of task '{entry.name}' is one of {classes}, found {value!r}; mend it"
-            )
-        numbers.append(index.get(value, -1))
-    if entry.classes is not None and len(classes) > entry.classes:
-        raise DataError(
-            f"{table}: task '{entry.name}' has {entry.classes} classes, found {len(classes)}: {classes[:9]}"
-        )
-    return torch.tensor(numbers), classes
-
-
-def _real(value: str, entry: TaskConfig, line: int, table: Path) -> float:
-    if value.lower() in MISSING:
-        return math.nan
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.inf
-    if math.isinf(number):
-        raise DataError(f"{table}, line {line}: a label of task '{entry.name}' is a number, found {value!r}; mend it")
-    return number
-
-
-def _natural(value: str) -> tuple[int, float, str]:
-    """Numbers in their order, then texts."""
-    try:
-        return (0, float(value), value)
-    except ValueError:
-        return (1, 0.0, value)
-
-
-def map_labels(
-    entry: TaskConfig, values: Sequence[str], images: Sequence[Path], config: TableData, progress: Progress | None
-) -> tuple[Any, dict[int, str]]:
-    """A column of paths to label maps (pixel = class) or maps of real values; empty cells are missing."""
-    present = [n for n, value in enumerate(values) if value]
-    paths = [image_path(config.root, values[n]) for n in present]
-    segmentation = entry.kind == "segmentation"
-    array, bad = decoded(
-        paths, config.size, 1, config.cache, kind="labels" if segmentation else "values",
-        like=[images[n] for n in present], progress=progress,
-    )  # fmt: skip
-    wrong = {present[index]: f"{paths[index]}: {reason}" for index, reason in bad.items()}
-    if segmentation:
-        maps = torch.full((len(values), config.size, config.size), -1)
-        maps[present] = torch.from_numpy(np.asarray(array)).long()
-        count = entry.known_classes
-        if count and present and int(maps.max()) >= count:
-            raise DataError(
-                f"label maps of task '{entry.name}' hold 0 … {count - 1}, found {int(maps.max())}; mend them"
-            )
-        return maps, wrong
-    reals = torch.full((len(values), config.size, config.size), math.nan)
-    reals[present] = torch.from_numpy(np.asarray(array))
-    return reals, wrong
-
-
-def check_table(config: TableData, tasks: Sequence[TaskConfig]) -> list[str]:
-    """Every problem of the table and its files, a line each."""
+def say_which_maps_are_left_over(config: TableData, tasks: Sequence[TaskConfig], findings: Findings) -> None:
+    """Warnings about maps that lie beside those of a task, and that no row names."""
     rows = read_table(config.table)
-    problems: list[str] = []
-    names = column(rows, config.image_column, config.table)
-    paths: list[Path] = []
-    for line, name in enumerate(names, start=2):
-        try:
-            paths.append(image_path(config.root, name))
-        except DataError as error:
-            problems.append(f"line {line}: {error}")
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    problems += [f"{name}: is in the table more than once" for name in twice[:20]]
-    _, bad = decoded(paths, config.size, config.channels, config.cache)
-    problems += [f"{paths[index]}: {reason}" for index, reason in bad.items()]
+    named = {(config.root / value).resolve() for row in rows for value in row.values() if value}
     for entry in tasks:
-        try:
-            values = column(rows, entry.column or entry.name, config.table)
-            if entry.kind in ("regression", "classification"):
-                cell_labels(entry, values, entry.labels, config.table)
-            else:
-                entry.task()  # which wants to know its classes
-                problems += list(map_labels(entry, values, paths, config, None)[1].values())
-        except (DataError, ConfigError) as error:
-            problems.append(str(error))
-    problems += _split_problems(config, rows, names)
-    return problems
-
-
-def _split_problems(config: TableData, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """What is wrong with a split that is there already; one that is to be drawn has no problems."""
-    drawn = config.split_column is None and not (config.split_file or config.table.with_suffix(".split.csv")).exists()
-    try:
-        if config.group_column is not None:
-            column(rows, config.group_column, config.table)
-        parts = set() if drawn else set(table_split(config, rows, names, 0, make=False).values())
-    except DataError as error:
-        return [str(error)]
-    needed = ["train"] if config.selection else ["train", "validation"]
-    return [f"expected rows in the part '{part}', found none" for part in needed if not drawn and part not in parts]
+        if entry.kind in ("segmentation", "image_regression"):
+            maps = {(config.root / value).resolve() for row in rows if (value := row.get(entry.column or entry.name))}
+            for folder in sorted({path.parent for path in maps if path.is_relative_to(config.root.resolve())}):
+                for path in sorted(folder.glob("*")):
+                    if path.suffix.lower() in SUFFIXES and path not in named:
+                        findings.warning(f"a map of task '{entry.name}' that no row of the table names", path.name)

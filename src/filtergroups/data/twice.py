@@ -47,6 +47,9 @@ class ExamplesTwice(Examples):
     def unaugmented(self, indices: Sequence[int], generator: torch.Generator) -> Batch:
         return self._twice(self.examples.unaugmented(indices, generator))
 
+    def labels_of(self, task: str) -> Iterator[tuple[Tensor, Tensor | None]]:
+        return self.examples.labels_of(self.task)
+
     def subgroup(self, column: str) -> list[str]:
         return self.examples.subgroup(column)
 
