@@ -286,7 +286,7 @@ def test_faces_are_refused_alike(tmp_path):
     for path in root.glob("*.jpg"):
         path.rename(path.with_name("_".join([path.name.split("_")[0], "1", *path.name.split("_")[2:]])))
     both_refuse(
-        tree, "task 'gender': expected labels that differ in the part 'train', found one only (female", tmp_path
+        tree, "task 'gender': expected labels that differ in the part 'train', found one only (female", tmp_path / "one"
     )
 
 

@@ -3,20 +3,26 @@
 import math
 import re
 import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from filtergroups.config import COLUMNS_OF_PREDICTIONS
 from filtergroups.config_schema import SCHEMA
-from filtergroups.data.cells import MISSING, image_path
+from filtergroups.data.cells import BLURRED, MISSING, image_path, number_of, rounding_of
 from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
-from filtergroups.data.splits import SHARES, part_named
+from filtergroups.data.splits import SHARES, part_named, seeded_split
 from filtergroups.data.table import Row, read_table
+from filtergroups.ranges import LARGEST
 
 MOST_CLASSES = 20
 FEWEST_A_CLASS = 5  # a text that recurs less often is rather an identifier
 EPOCHS = 40
 GROUPS_IN = 300  # steps in which p, at 30 times the learning rate of the weights, finds the groups
+TINY = 1e-7  # of a number: what a 32-bit float cannot tell apart
 IMAGE_ENDINGS = tuple(sorted(SUFFIXES))
 IDENTIFIERS = ("id", "index", "idx")  # as the last word of a column's name
 
@@ -47,20 +53,24 @@ def guess_config(table: Path, images: Path) -> str:
         "flip = false                # mirror at random: only where left and right mean the same",
         "",
     ]
-    tasks = 0
-    for key in rows[0]:
-        if key not in (image_column, split_column):
-            found = _task(key, [row[key] for row in rows])
-            tasks += not found[0].startswith("#")
-            lines += [*found, ""]
-    if not tasks:
+    drawn = seeded_split(names, 0)
+    parts = [part_named(row[split_column]) if split_column else drawn[row[image_column]] for row in rows]
+    trained = [n for n, part in enumerate(parts) if part == "train"]
+    described = [
+        _task(key, [row[key] for row in rows], trained) for key in rows[0] if key not in (image_column, split_column)
+    ]
+    taken: set[str] = set()
+    for found in described:
+        lines += [*(found.lines(taken) if isinstance(found, Guess) else [found]), ""]
+    if not taken:
+        why = "".join(f"; {text.removeprefix('# ')}" for text in described[:1] if isinstance(text, str))
         raise DataError(
-            f"{table}: expected a column of numbers or classes beside '{image_column}', found none to predict"
+            f"{table}: expected a column of numbers or classes beside '{image_column}', found none to predict{why}"
         )
-    batch_size = 32 if len(rows) >= 200 else 8
-    training = int(SHARES[0] * len(rows))
-    if split_column:
-        training = sum(part_named(row[split_column]) == "train" for row in rows)
+    if len(trained) < 2:
+        raise DataError(f"{table}: expected 2 or more rows to train on, found {len(trained)} of {len(rows)}; add some")
+    batch_size = 32 if len(rows) >= 200 else min(8, len(trained))
+    training = len(trained) if split_column else int(SHARES[0] * len(rows))
     lines += [
         "[network]",
         'name = "vgg11"',
@@ -113,40 +123,65 @@ def _channels(images: Path, names: list[str]) -> int:
     return 1
 
 
-def _task(key: str, values: list[str]) -> list[str]:
-    """The lines of a task for a column, or a comment where it is none."""
+@dataclass(frozen=True)
+class Guess:
+    """A column that can be predicted."""
+
+    key: str
+    missing: int
+    kind: tuple[str, ...]  # the lines of a task that say what it is
+
+    def lines(self, taken: set[str]) -> list[str]:
+        """The task under a name of its own, which is then among those that are taken."""
+        name = "".join("_" if c in ".+/\\" or not c.isprintable() else c for c in self.key)
+        while name in (*COLUMNS_OF_PREDICTIONS, "shared", *taken):
+            name += "_"
+        taken.add(name)
+        missing = f"   # {self.missing} missing" if self.missing else ""
+        return ["[[tasks]]", f"name = {_text(name)}{missing}", f"column = {_text(self.key)}", *self.kind]
+
+
+def _task(key: str, values: list[str], trained: Sequence[int]) -> Guess | str:
+    """What a column is, or a comment on why it is no task."""
     present = [value for value in values if value.lower() not in MISSING]
     kinds = sorted(set(present), key=_order)
-    numbers = [number for value in present if (number := _number(value)) is not None]
+    numbers = [number for value in present if (number := number_of(value)) is not None]
+    column = f"# column '{_shown(key)}'"
     if present and all(value.lower().endswith(IMAGE_ENDINGS) for value in present):
-        return [f"# column '{key}' holds image paths; for label maps add a task of kind 'segmentation'"]
+        return f"{column} holds image paths; for label maps add a task of kind 'segmentation'"
     if len(kinds) < 2:
-        return [f"# column '{key}' has {len(kinds)} distinct value(s): nothing to learn"]
+        return f"{column} has {len(kinds)} distinct value(s): nothing to learn"
     if not key or (len(numbers) == len(present) and re.split(r"[^a-z]+", key.lower())[-1] in IDENTIFIERS):
-        return [f"# column '{key}' looks like a running number or an identifier, perhaps a group_column"]
-    name = "".join("_" if c in ".+/\\" else c for c in key)
-    name += "_" if name in (*COLUMNS_OF_PREDICTIONS, "shared") else ""
-    missing = f"   # {len(values) - len(present)} missing" if len(present) < len(values) else ""
-    lines = ["[[tasks]]", f"name = {_text(name)}{missing}", f"column = {_text(key)}"]
+        return f"{column} looks like a running number or an identifier, perhaps a group_column"
+    if len({values[row] for row in trained} - {value for value in values if value.lower() in MISSING}) < 2:
+        return f"{column} has fewer than 2 distinct values among the {len(trained)} rows to train on"
     few = len(kinds) <= MOST_CLASSES and len(present) >= FEWEST_A_CLASS * len(kinds)
-    classes = few and all(number.is_integer() for number in numbers)
-    if len(numbers) == len(present) and not classes:
-        scale, offset = _standardised(numbers)
-        return [
-            *lines,
-            'kind = "regression"',
-            f"scale = {scale!r:<13} # the network learns value / scale + offset: mean 0 and spread 1,",
-            f"offset = {offset!r:<12} # so that no task drowns the others; found {min(numbers):g} to {max(numbers):g}",
-        ]
+    if len(numbers) == len(present) and not (few and all(number.is_integer() for number in numbers)):
+        return _real(key, column, values, numbers)
     if few:
         labels = ", ".join(_text(value) for value in kinds)
-        return [*lines, 'kind = "classification"', f"labels = [{labels}]"]
+        return Guess(key, len(values) - len(present), ('kind = "classification"', f"labels = [{labels}]"))
     if len(numbers) > len(present) / 2:
-        text = next(value for value in present if _number(value) is None)
-        return [f"# column '{key}' holds numbers mostly, but also {text!r}: leave such cells empty for a task"]
-    comma = all(_number(value.replace(",", ".", 1)) is not None for value in present)
-    what = "numbers with a decimal comma: write a point" if comma else f"{len(kinds)} different texts: an identifier"
-    return [f"# column '{key}' has {what}" + ("" if comma else ", perhaps a group_column")]
+        text = next(value for value in present if number_of(value) is None)
+        return f"{column} holds numbers mostly, but also '{_shown(text)}': leave such cells empty for a task"
+    comma = all(number_of(value.replace(",", ".", 1)) is not None for value in present)
+    what = "numbers with a comma: write 1.5 for 1,5 and 1500 for 1,500" if comma else f"{len(kinds)} different texts"
+    return f"{column} has {what}" + ("" if comma else ": an identifier, perhaps a group_column")
+
+
+def _real(key: str, column: str, values: Sequence[str], numbers: Sequence[float]) -> Guess | str:
+    """A column of numbers, learned with mean 0 and spread 1, where 32-bit floats hold them."""
+    largest = max(map(abs, numbers))
+    if not 1 / LARGEST < largest < LARGEST:
+        return f"{column} has numbers up to {largest:g} in size, which 32-bit floats do not hold: use another unit"
+    scale, offset = _standardised(list(numbers))
+    if scale < largest * TINY or rounding_of(np.asarray(numbers)) > BLURRED:
+        return f"{column} has numbers too close for 32-bit floats: subtract a constant, say {min(numbers):.17g}"
+    return Guess(key, len(values) - len(numbers), (
+        'kind = "regression"',
+        f"scale = {scale!r:<13} # the network learns value / scale + offset: mean 0 and spread 1,",
+        f"offset = {offset!r:<12} # so that no task drowns the others; found {min(numbers):g} to {max(numbers):g}",
+    ))  # fmt: skip
 
 
 def _standardised(numbers: list[float]) -> tuple[float, float]:
@@ -156,18 +191,16 @@ def _standardised(numbers: list[float]) -> tuple[float, float]:
 
 
 def _order(value: str) -> tuple[float, str]:
-    number = _number(value)
+    number = number_of(value)
     return (number if number is not None else float("inf"), value)
 
 
-def _number(value: str) -> float | None:
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+def _shown(text: str) -> str:
+    """As it may stand in a comment."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _text(value: object) -> str:
+    """A string of TOML: any character, those that cannot be seen by their numbers."""
     escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
