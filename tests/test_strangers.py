@@ -13,9 +13,9 @@ import pytest
 import tomli_w
 
 import filtergroups as fg
+from filtergroups.checking import check_data
 from filtergroups.config_file import load_config, make_config
 from filtergroups.data.errors import DataError
-from filtergroups.data.load import check_data
 from filtergroups.run import Run, RunError
 from filtergroups.training import resume, train
 from filtergroups.writing import append, write_atomically
@@ -93,7 +93,7 @@ def test_only_train_writes_the_split_and_the_cache_that_a_config_names(home, tmp
     tree = table_tree(home, home / "labels.csv", epochs=1)
     tree["data"] |= {"split_file": str(tmp_path / "s.csv"), "cache": str(tmp_path / "cache")}
     config = make_config(tree)
-    assert check_data(config) == []
+    assert check_data(config).problems == []
     assert not (tmp_path / "cache").exists()
     run = train(config, tmp_path / "run").path
     assert (tmp_path / "s.csv").is_file()
