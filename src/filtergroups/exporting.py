@@ -75,6 +75,9 @@ def export(
     path = out or restored.run.path / f"{'-'.join(asked) if tasks else 'model'}.{to}"
     prepare_output(path, force)
     notes = [warning] if (warning := use_recalibrated(restored, 0, progress)) else []
+    dead = restored.network.liveness(asked)
+    if any(of_layer.any() for of_layer in dead.dead):
+        notes.append(f"{dead}; they are left out")
     shape = image_shape(restored)
     small = compact(restored.network, asked, image_shape=shape)
     check_against_mode(restored, small)

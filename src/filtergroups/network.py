@@ -16,6 +16,7 @@ from filtergroups.groups.draw import Draw
 from filtergroups.groups.exchange import Choice, Ungrouped
 from filtergroups.groups.layer import ConcatMerge, GroupedConv, task_merge
 from filtergroups.groups.lift import Lifted, lift_backbone
+from filtergroups.groups.liveness import Liveness, liveness
 from filtergroups.groups.norms import GroupedNorm
 from filtergroups.groups.passes import Passes, passes_at_once
 from filtergroups.groups.processes import rows_of_this_process, world_size
@@ -86,7 +87,11 @@ class GroupedNetwork(nn.Module):
         most probable group. Fixed assignments need neither. noise: how much of the noise the gates have; 0: none.
         """
         self._check_images(images)
-        features = self.backbone(Streams.of_image(images, self._draw(images, temperature, generator, noise)))
+        return self.drawn(images, self._draw(images, temperature, generator, noise))
+
+    def drawn(self, images: Tensor, draw: Draw) -> dict[str, Tensor]:
+        """Each task's output for images and gates."""
+        features = self.backbone(Streams.of_image(images, draw))
         return {task.name: self.heads[task.name](self._merged(features, task)) for task in self.tasks}
 
     def _check_images(self, images: Tensor) -> None:
@@ -156,6 +161,23 @@ class GroupedNetwork(nn.Module):
         """The assignments of all layers, each once: tied layers share one."""
         found = (layer.assignment for layer in self.grouped_layers())
         return list(dict.fromkeys(a.base if isinstance(a, TiedRows) else a for a in found))
+
+    def liveness(self, tasks: Sequence[str] | None = None, groups: Sequence[Tensor] | None = None) -> Liveness:
+        """Which kernels of each layer serve nobody once every kernel is in one group.
+
+        tasks: whose heads count; None: all. groups: of each layer's kernels (K indices); None: the most probable.
+        """
+        layers = list(self.grouped_layers())
+        chosen = [layer.assignment.mode() for layer in layers] if groups is None else groups
+        of_layers = {layer: of_kernels.cpu() for layer, of_kernels in zip(layers, chosen, strict=True)}
+        names = [task.name for task in self.tasks] if tasks is None else tasks
+        images = layers[0].weight.new_zeros(self._example)
+        return liveness(self.backbone, of_layers, self.family, names, images)
+
+    def dead_kernels(self, tasks: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """By layer (K booleans): with every kernel in its most probable group, does no task depend on its weights?"""
+        names = [layer.name for layer in self.grouped_layers()]
+        return dict(zip(names, self.liveness(tasks).dead, strict=True))
 
     @property
     def image_shape(self) -> tuple[int, ...]:

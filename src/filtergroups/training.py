@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from filtergroups.baselines import METHODS
 from filtergroups.build import build_network
 from filtergroups.checking import refuse_untrainable
 from filtergroups.checkpoint import (
@@ -168,6 +169,8 @@ class Trainer:
             f"{self.config.method.name} on {self.config.network.name}: {parameters:,} parameters, "
             f"{', '.join(f'{count} {name}' for name, count in sizes.items())} examples, {self.steps} steps"
         )
+        if not self.network.is_random and not METHODS[self.config.method.name].cross_stitch:
+            self.journal.say(f"every kernel is fixed in its group from the start; {self.network.liveness()}")
         if self.training.cost_factor:
             for line in self.network.cost_model(self.part.batch([0]).images.shape[1:]).described(
                 self.training.cost_target
@@ -320,7 +323,7 @@ class Trainer:
         for assignment in self.network.assignments():
             assignment.fix()
         self.progress = replace(self.progress, fixed=True, best={})
-        self.journal.say("every kernel is now fixed in its most probable group")
+        self.journal.say(f"every kernel is now fixed in its most probable group; {self.network.liveness()}")
         if self.training.rewind:
             self._begin_anew()
 

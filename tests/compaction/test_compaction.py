@@ -13,6 +13,7 @@ from filtergroups.compaction.recording import CannotExport, record
 from filtergroups.compaction.steps import CompactNetwork, Step, Value, as_json, from_json
 from filtergroups.networks.vgg import VGG11
 from tests.backbones import BACKBONES
+from tests.groups.test_liveness import fix_unevenly, made
 from tests.laws import fix_at_random, generator, randomise
 
 TASKS = [fg.Regression("age", scale=100), fg.Classification("gender", classes=2)]
@@ -88,6 +89,23 @@ def test_one_task_is_what_that_task_needs(case):
         layer.weight.data.index_fill_(1 if layer.transposed else 0, kernels, 7.0)
     again = compact(network, [name], image_shape=images.shape[1:])
     assert all(torch.equal(a, b) for a, b in zip(alone.weights.values(), again.weights.values(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["vgg11", "highresnet", "dense", "unet", "mobilenet", "sliced"])
+def test_no_weight_of_a_dead_kernel_is_shipped(name):
+    network, images = made(name)
+    network = network.float()
+    randomise(network)
+    fix_unevenly(network, 1)
+    dead = network.dead_kernels()
+    assert any(of_layer.any() for of_layer in dead.values())
+    before = compact(network, image_shape=images.shape[1:])
+    for layer in network.grouped_layers():
+        layer.weight.data.movedim(1 if layer.transposed else 0, 0)[dead[layer.name]] = 7.0
+    after = compact(network, image_shape=images.shape[1:])
+    with torch.no_grad():
+        assert_equal_outputs(after(images.float()), network(images.float()))
+    assert all(torch.equal(a, b) for a, b in zip(before.weights.values(), after.weights.values(), strict=True))
 
 
 def test_another_image_size_works_where_the_network_allows_it():

@@ -105,18 +105,19 @@ def _with_different_gates(left: Streams, right: Streams, operation: Callable[[An
             f"features of {left.pairs.width} and {right.pairs.width} channels meet in one operation; {REMEDY}"
         )
     width = left.pairs.width
+    surveyed = left.pairs.origins or right.pairs.origins
     groups = sorted({*left.pairs.groups, *right.pairs.groups})
     parts, kernels, gates, origins = [], [], [], []
     for group in groups:
         sides = [(s, s.pairs.groups.index(group)) for s in (left, right) if group in s.pairs.groups]
         union = torch.cat([s.pairs.kernels[n].indices() for s, n in sides]).unique()
-        features, opened, identities = [], [], torch.full((len(union),), -1)
+        features, opened, met = [], [], []
         for s, n in sides:
             at = Run.of(torch.searchsorted(union, s.pairs.kernels[n].indices()))
             features.append(spread(s.parts[n], at, len(union)))
             opened.append(spread(s.gate(n), at, len(union)))
-            if s.pairs.origins:
-                identities[at.indices()] = s.draw.united(identities[at.indices()], origins_of(s.pairs, n))
+            if surveyed:
+                met.append(torch.full((len(union),), -1).index_copy(0, at.indices(), origins_of(s.pairs, n)))
         if len(sides) == 1:
             if operation is torch.mul:
                 continue
@@ -137,11 +138,12 @@ def _with_different_gates(left: Streams, right: Streams, operation: Callable[[An
             parts.append(operation(shares[0] * features[0], shares[1] * features[1]))
             gates.append(larger)
         kernels.append((group, union))
-        origins.append(identities)
+        if surveyed:
+            meet = left.draw.multiplied if operation is torch.mul else left.draw.united
+            origins.append(met[0] if len(met) == 1 else meet(*met))
     if not parts:  # a product of features that no group has in common
         parts, gates = [left.parts[0].narrow(1, 0, 1) * 0], [left.gate(0).narrow(1, 0, 1)]
         kernels, origins = [(left.pairs.groups[0], torch.tensor([0]))], [torch.tensor([-1])]
-    surveyed = left.pairs.origins or right.pairs.origins
     mixed = left.pairs.mixed or right.pairs.mixed
     pairs = Layout.of(width, kernels, mixed=mixed, origins=tuple(origins) if surveyed else None)
     return Streams(parts, pairs, tuple(gates) if left.gates or right.gates else None, left.draw)

@@ -37,6 +37,12 @@ def kept_pairs(kept: Tensor) -> Layout:
     return Layout.of(kept.shape[1], [(group, row.nonzero().flatten()) for group, row in enumerate(kept)])
 
 
+def some_kernels(groups: Tensor, chosen: Tensor) -> Layout:
+    """Fixed one-hot gates (K groups) of the kernels that a mask chooses; the others are in no stream."""
+    kernels = [(int(g), ((groups == g) & chosen).nonzero().flatten()) for g in groups.unique()]
+    return Layout.of(len(groups), kernels)
+
+
 class Draw:
     """The gates of one pass, or the mode. Layers with tied assignments get the same gates."""
 
@@ -100,8 +106,12 @@ class Draw:
         """Told when two layers' features are added or multiplied; a survey takes note."""
 
     def united(self, one: Tensor, other: Tensor) -> Tensor:
-        """The identities of channels in which features of two identities meet: the latter's, where it has one."""
+        """The identities of channels in which features of two identities are added: the latter's, where it has one."""
         return torch.where(other >= 0, other, one)
+
+    def multiplied(self, one: Tensor, other: Tensor) -> Tensor:
+        """The same, where they are multiplied."""
+        return self.united(one, other)
 
 
 def drawn_gates(

@@ -62,6 +62,12 @@ class LayerStitch(nn.Module):
         self.stitch = stitch
         self.register_buffer("rows", rows, persistent=False)
 
+    @property
+    def slots(self) -> Tensor:
+        """For each kernel of the layer its place among those of its task."""
+        slots = self.stitch.slots
+        return (slots if self.rows is None else slots[self.rows]).cpu()
+
     def forward(self, streams: Streams) -> Streams:
         mixed: Streams = self.stitch(streams, self.rows)
         return mixed
