@@ -137,7 +137,7 @@ def test_a_learned_network_is_looked_at_in_its_mode():
 
 @pytest.mark.parametrize("name", ["vgg11", "highresnet", "unet", "sliced"])
 def test_for_some_tasks_it_counts_what_their_heads_depend_on(name):
-    network, images = made(name)
+    network, _ = made(name)
     fix_at_random(network, 1)
     task = network.tasks[0].name
     everyone, head = network.dead_kernels(), network.heads
@@ -150,7 +150,7 @@ def test_for_some_tasks_it_counts_what_their_heads_depend_on(name):
 
 
 def test_nothing_of_the_network_is_changed_by_looking():
-    network, images = made("mobilenet")
+    network, _ = made("mobilenet")
     network.train()
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     network.dead_kernels()
