@@ -1,14 +1,18 @@
 """The README runs as it stands: its Python block after block, its commands one after the other."""
 
+import csv
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+from filtergroups.config_file import make_config
 from tests.data.pictures import face_folder, picture_table
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -29,6 +33,66 @@ def test_the_python_of_the_readme_runs(capsys):
         exec(compile(block, "README.md", "exec"), scope)
     printed = capsys.readouterr().out
     assert "('age', 'gender', 'shared')" in printed
+
+
+def python_of(page):
+    """The Python blocks of a page of the docs."""
+    text = (Path(__file__).parents[1] / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+class OwnNet(nn.Module):
+    """A network with what the page about backbones names in its examples."""
+
+    def __init__(self):
+        super().__init__()
+        for n in (1, 2, 3, 4):
+            conv = nn.Conv2d(3 if n == 1 else 6, 6, 3, padding=1)
+            setattr(self, f"layer{n}", nn.Sequential(conv, nn.BatchNorm2d(6), nn.ReLU()))
+        self.stage3 = nn.ModuleDict({"attention": nn.Sequential(nn.Conv2d(6, 6, 1), nn.Sigmoid())})
+
+    def forward(self, x):
+        x = self.layer2(self.layer1(x))
+        x = self.stage3["attention"](x)
+        return self.layer4(self.layer3(x)).mean((2, 3))
+
+
+def test_the_python_about_backbones_runs():
+    import filtergroups as fg
+
+    tasks = [fg.Regression("age", scale=100), fg.Classification("gender", classes=2)]
+    blocks = python_of("your-backbone.md")
+    assert len(blocks) == 3
+    for block in blocks:
+        heads = {"head_a": nn.Linear(6, 1), "head_g": nn.Linear(6, 2)}
+        scope = {"fg": fg, "tasks": tasks, "net": OwnNet(), "my_backbone": OwnNet(), **heads}
+        exec(compile(block, "your-backbone.md", "exec"), scope)
+
+
+def test_the_python_about_shipping_gives_what_predict_gives(tmp_path, monkeypatch, capsys):
+    import filtergroups as fg
+    from tests.data.pictures import table_tree
+
+    picture_table(tmp_path, count=40)
+    config = make_config(table_tree(tmp_path, tmp_path / "labels.csv", epochs=1))
+    monkeypatch.chdir(tmp_path)
+    run = fg.train(config, "runs/my")
+    fg.export(run, out="model.onnx", measure=False)
+    shutil.copy(min((tmp_path / "images").iterdir()), "image.png")
+    fg.predict("model.onnx", "image.png", "out.csv")
+    (block,) = python_of("shipping.md")
+    capsys.readouterr()
+    exec(compile(block, "shipping.md", "exec"), {})
+    printed = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
+    (row,) = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
+    assert set(printed) == {"level", "pattern"}
+    assert float(printed["level"]) == pytest.approx(float(row["level"]), rel=1e-3)
+    assert printed["pattern"] == row["pattern"]
+
+
+def test_every_page_with_python_has_a_test():
+    pages = sorted(page.name for page in (Path(__file__).parents[1] / "docs").glob("*.md") if python_of(page.name))
+    assert pages == ["shipping.md", "your-backbone.md"]
 
 
 def section(title):

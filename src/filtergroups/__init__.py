@@ -6,10 +6,13 @@ outputs = net(images, temperature=fg.anneal(step), generator=g)
 fg.objective(net, outputs, labels).total.backward()
 net.predict(images, samples=50, generator=g)       # per task: value, spread
 
-config = fg.load_config("my.toml")                 # what the command line does, in one call each
-fg.train(config, "runs/my"); fg.calibrate("runs/my"); fg.evaluate("runs/my")
-fg.predict("runs/my", ["image.jpg"], "out.csv")
+fg.train("my.toml")                                # what the command line does, in one call each: into runs/my
+fg.calibrate("runs/my")
+fg.evaluate("runs/my")
+fg.predict("runs/my", "images", "predictions.csv") # files or folders, one or several
+fg.export("runs/my")                               # a small plain network: runs/my/model.onnx
 fg.report("runs/my", "report.html")                # see what was learned
+fg.figures("runs/my", "figures", format="pdf")     # the same for a paper
 """
 
 from typing import TYPE_CHECKING, Any
@@ -76,7 +79,7 @@ _HOMES = {
     "calibration": ("calibrate",),
     "compaction.build": ("compact",),
     "compaction.files": ("load_compact", "save_compact"),
-    "config": ("load_config",),
+    "config_file": ("load_config",),
     "evaluation": ("evaluate",),
     "exporting": ("export",),
     "groups.annealing": ("anneal",),

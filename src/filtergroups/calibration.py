@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from filtergroups.correction import (
 from filtergroups.data.examples import Data, DataError, Volume
 from filtergroups.data.load import load_data
 from filtergroups.measuring import predicted
+from filtergroups.paths import AnyPath, as_path
 from filtergroups.restored import Restored, open_run
 from filtergroups.statistics import Kind, Step, use_recalibrated
 from filtergroups.tasks import Prediction, Task
@@ -180,14 +180,14 @@ def batch_of_one(predictions: Mapping[str, Prediction], volume: Volume) -> OfBat
 
 
 def calibrate(
-    run: Path, *, samples: int = 50, checkpoint: str = "best", progress: Step | None = None
+    run: AnyPath, *, samples: int = 50, checkpoint: str = "best", progress: Step | None = None
 ) -> dict[str, Any]:
     """Fit a correction for every task on the part that chose the checkpoint and keep it in the run's calibration.json.
 
     samples: Monte Carlo passes; 0: the mode network, which has corrections of its own. `predict` and `evaluate` use
     them. The figures in the answer are of the part that was fitted to: `evaluate` gives held-out ones.
     """
-    restored = open_run(run, checkpoint)
+    restored = open_run(as_path(run), checkpoint)
     samples = restored.passes(samples)
     kind: Kind = "sampled" if samples else "mode"
     warning = use_recalibrated(restored, samples, progress)

@@ -154,9 +154,10 @@ def train(
     """Train a network as a config says."""
     with one_line_errors():
         from filtergroups.config_file import load_config
+        from filtergroups.run import default_run
         from filtergroups.training import train as train_network
 
-        folder = run or Path("runs") / config.stem
+        folder = run or default_run(config)
         train_network(load_config(config, set_ or ()), folder, report=progress_bar())
         _say_what_is_next(folder)
 

@@ -22,18 +22,20 @@ from filtergroups.config import (
     TemperatureConfig,
     TrainingConfig,
 )
+from filtergroups.paths import AnyPath, as_path
 
 PATHS = ("root", "table", "split_file", "cache")  # of [data]
 RUNS = ("mask_from", "extend")  # of [method]: runs that a run starts from
 PRESET, PRESETS = "preset:", Path(__file__).parent / "presets"
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: AnyPath, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file; overrides are 'section.key=value' with TOML values (bare text is text).
 
     Relative paths in the file are taken from the file's folder. `extends = "other.toml"` takes everything from another
     file that this one does not say itself.
     """
+    path = as_path(path)
     tree = read_tree(path)
     for override in overrides:
         apply_override(tree, override)

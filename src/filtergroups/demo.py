@@ -5,9 +5,10 @@ from pathlib import Path
 from filtergroups.config import Config
 from filtergroups.config_file import make_config
 from filtergroups.evaluation import evaluate
+from filtergroups.network import GroupedNetwork
 from filtergroups.progress import Reporter, Silent
 from filtergroups.reporting import report as write_report
-from filtergroups.run import Run
+from filtergroups.restored import open_run
 from filtergroups.tables import results_table
 from filtergroups.training import resume, train
 
@@ -31,6 +32,15 @@ def demo_config(phantom: Path) -> Config:
     )  # fmt: skip
 
 
+def used_by_both(network: GroupedNetwork) -> dict[str, float]:
+    """By layer, the share of kernels that are in the group of all tasks and not dead."""
+    dead, full = network.dead_kernels(), network.family.full
+    return {
+        layer.name: ((layer.assignment.mode().cpu() == full) & ~dead[layer.name]).float().mean().item()
+        for layer in network.grouped_layers()
+    }
+
+
 def run_demo(run: Path, *, report: Reporter | None = None) -> str:
     """Train (or go on with) the demo, evaluate it and write its report; the text to show."""
     told = report or Silent()
@@ -43,9 +53,7 @@ def run_demo(run: Path, *, report: Reporter | None = None) -> str:
         page = write_report(run, run / "report.html", force=True, progress=told.preparing)
     finally:
         told.stop()
-    opened = Run.open(run)
-    shares = [entry["shared"] for entry in opened.metrics() if entry["kind"] == "train"][-1]
-    shared = "\n".join(f"  {name:18} {share:.2f}" for name, share in shares.items())
+    shared = "\n".join(f"  {name:18} {share:.2f}" for name, share in used_by_both(open_run(run).network).items())
     written = "\n".join(f"  {path}" for path in sorted(run.iterdir()) if not path.name.startswith("."))
     heading = "share of kernels that both tasks use, by layer:"
     shown = f"see what was learned: open {page} in a browser"

@@ -14,6 +14,7 @@ from filtergroups.data.load import load_data
 from filtergroups.data.table import read_table
 from filtergroups.measuring import Meter, measure_plain, predicted
 from filtergroups.network import Statistics
+from filtergroups.paths import AnyPath, as_path, optional_path
 from filtergroups.restored import Restored, open_run
 from filtergroups.run import RunError
 from filtergroups.statistics import Kind, use_recalibrated
@@ -25,11 +26,11 @@ NORMS = ("batch", "running", "recalibrated")
 
 
 def evaluate(
-    run: Path,
+    run: AnyPath,
     *,
-    data: Path | None = None,
-    split_file: Path | None = None,
-    table: Path | None = None,
+    data: AnyPath | None = None,
+    split_file: AnyPath | None = None,
+    table: AnyPath | None = None,
     split: str = "test",
     samples: int = 50,
     by: str | None = None,
@@ -47,7 +48,8 @@ def evaluate(
     """
     if statistics not in (None, *NORMS):
         raise ValueError(f"statistics is one of {list(NORMS)}, found {statistics!r}; choose one")
-    restored = open_run(run, checkpoint)
+    data, split_file, table = (optional_path(given) for given in (data, split_file, table))
+    restored = open_run(as_path(run), checkpoint)
     config = restored.config if table is None else with_table(restored.config, table, split)
     config = moved(config, data, split_file)
     found = load_data(config, constants=restored.progress.constants, parts=(split,), progress=progress)

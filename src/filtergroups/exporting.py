@@ -18,6 +18,7 @@ from filtergroups.compaction.steps import CompactNetwork
 from filtergroups.correction import Correction, load_corrections
 from filtergroups.data.examples import DataError
 from filtergroups.listing import prepare_output
+from filtergroups.paths import AnyPath, as_path, optional_path
 from filtergroups.restored import Restored, open_run
 from filtergroups.statistics import use_recalibrated
 from filtergroups.tasks import Task
@@ -50,11 +51,11 @@ class Exported:
 
 
 def export(
-    run: Path,
+    run: AnyPath,
     *,
     to: str = "onnx",
     tasks: Sequence[str] | None = None,
-    out: Path | None = None,
+    out: AnyPath | None = None,
     checkpoint: str = "best",
     force: bool = False,
     measure: bool = True,
@@ -66,13 +67,13 @@ def export(
     """
     if to not in FORMATS:
         raise ValueError(f"--to is one of {list(FORMATS)}, found {to!r}; choose one")
-    restored = open_run(run, checkpoint)
+    restored = open_run(as_path(run), checkpoint)
     known = [task.name for task in restored.tasks]
     for task in tasks or ():
         if task not in known:
             raise ValueError(f"--task is one of {known}, found {task!r}; choose one of these")
     asked = [name for name in known if not tasks or name in tasks]
-    path = out or restored.run.path / f"{'-'.join(asked) if tasks else 'model'}.{to}"
+    path = optional_path(out) or restored.run.path / f"{'-'.join(asked) if tasks else 'model'}.{to}"
     prepare_output(path, force)
     notes = [warning] if (warning := use_recalibrated(restored, 0, progress)) else []
     dead = restored.network.liveness(asked)

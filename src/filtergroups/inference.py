@@ -12,6 +12,7 @@ from filtergroups.correction import Correction, interval, load_corrections, temp
 from filtergroups.data.decoding import SUFFIXES
 from filtergroups.data.images import normalised
 from filtergroups.listing import Array, Predicted, as_name, found_files, predict_table, prepare_output
+from filtergroups.paths import AnyPath, as_path, as_paths
 from filtergroups.restored import Restored, open_run
 from filtergroups.run import RunError
 from filtergroups.scan_inference import predict_scans
@@ -22,9 +23,9 @@ from filtergroups.volumes import predict_volume
 
 
 def predict(
-    run: Path,
-    inputs: Sequence[Path],
-    out: Path,
+    run: AnyPath,
+    inputs: AnyPath | Sequence[AnyPath],
+    out: AnyPath,
     *,
     samples: int = 50,
     checkpoint: str = "best",
@@ -33,7 +34,7 @@ def predict(
     precision: float | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Predicted:
-    """Predict files (or folders of them): images into one CSV, scans into NIfTI volumes in a folder.
+    """Predict files or folders of them, one or several: images into one CSV, scans into NIfTI volumes in a folder.
 
     Norms use statistics of the training data, so that a prediction does not depend on the other files. Nor does a file
     stop them that cannot be read: it is among the problems, and an image keeps its row, which says why under `error`.
@@ -41,6 +42,7 @@ def predict(
     run: a run folder, or an ONNX file that `export` wrote. precision: end before `samples` passes once the estimate is
     this stable.
     """
+    run, inputs, out = as_path(run), as_paths(inputs), as_path(out)
     if run.suffix == ".onnx":
         return predict_with_file(run, inputs, out, force=force, intervals=intervals, progress=progress)
     restored = open_run(run, checkpoint)

@@ -11,6 +11,7 @@ from filtergroups.network import GroupedNetwork
 from filtergroups.progress import Reporter
 from filtergroups.run import Run
 
+TERMS = {"weights": "loss/weights", "entropy": "loss/entropy", "temperature": "temperature"}
 COSTS = {"cost": "loss/cost", "expected_cost": "cost/expected", "mode_cost": "cost/mode"}
 
 
@@ -40,17 +41,21 @@ class Journal:
         self.report.step(steps, "done")
 
     def training(self, entry: dict[str, Any]) -> None:
-        """A step of training: losses, temperature, shares and, where it is asked for, cost."""
+        """A step of training: losses and, where a network has them, temperature, shares and cost."""
         step, losses = entry["step"], entry["losses"]
         if self.writes:
             self.run.record(entry)
             self._draw(step, {f"loss/{name}": loss for name, loss in losses.items()})
-            self._draw(step, {"loss/weights": entry["weights"], "loss/entropy": entry["entropy"]})
-            self._draw(step, {"temperature": entry["temperature"]})
+            self._draw(step, {tag: entry[name] for name, tag in TERMS.items() if name in entry})
             self._draw(step, {tag: entry[name] for name, tag in COSTS.items() if name in entry})
-        shares = " ".join(f"{share:.2f}"[1:] if share < 1 else "1" for share in entry["shared"].values())
-        text = "  ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
-        self.report.step(step, f"epoch {entry['epoch'] + 1}  {text}  τ {entry['temperature']:.2f}  shared {shares}")
+        about = [f"epoch {entry['epoch'] + 1}"]
+        about += [f"{name} {loss:.3f}" for name, loss in losses.items()]
+        if "temperature" in entry:
+            about.append(f"τ {entry['temperature']:.2f}")
+        if "shared" in entry:
+            shares = " ".join(f"{share:.2f}"[1:] if share < 1 else "1" for share in entry["shared"].values())
+            about.append(f"shared {shares}")
+        self.report.step(step, "  ".join(about))
 
     def validation(self, step: int, part: str, results: Results, criteria: dict[str, float]) -> None:
         if self.writes:
@@ -74,6 +79,12 @@ class Journal:
     def _draw(self, step: int, values: Mapping[str, float]) -> None:
         for tag, value in values.items():
             self.curves.add_scalar(tag, value, step)
+
+
+def shared_parts(network: GroupedNetwork) -> dict[str, float]:
+    """The share of kernels in the group of all tasks, by layer: the mean of p."""
+    full = network.family.full
+    return {layer.name: layer.assignment.probabilities()[:, full].mean().item() for layer in network.grouped_layers()}
 
 
 def single(results: Results) -> list[tuple[str, str, float]]:

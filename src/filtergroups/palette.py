@@ -7,6 +7,7 @@ from filtergroups.groups.routing import Family
 # Blue, vermilion, green, purple, orange, sky, yellow (darkened to be seen on white), and Tol's wine for an eighth task.
 TASKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#C2AE00", "#882255")
 SHARED = "#8791A1"  # neutral: what belongs to everybody
+DEAD = "#4B5563"  # hatched: no group's colour is
 OTHERS = "#C9CDD4"  # groups that are too many to be shown one by one
 # Classes of a label map (Tol's light scheme): they must not be taken for tasks.
 LABELS = ("#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#44BB99", "#99DDFF", "#BBCC33", "#AAAA00", "#DDDDDD")

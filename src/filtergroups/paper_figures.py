@@ -12,14 +12,16 @@ from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path as Outline
 
 from filtergroups.palette import task_colour
+from filtergroups.paths import AnyPath, as_path, optional_path
 from filtergroups.reporting.activations import chosen_kernels, feature_maps, input_picture, map_picture
 from filtergroups.reporting.architecture import shown_groups, shown_sums
-from filtergroups.reporting.canvas import STYLE, WIDE, grid_of, group_legend
+from filtergroups.reporting.canvas import HATCHED, STYLE, WIDE, grid_of, group_legend
 from filtergroups.reporting.collect import Record, record_of_run
 from filtergroups.reporting.curves import curves
 from filtergroups.reporting.evidence import Evidence, Step, chosen_inputs, evidence_for
 from filtergroups.reporting.examples import Example, look
 from filtergroups.reporting.flow import Band, flow
+from filtergroups.reporting.learned import with_network
 from filtergroups.reporting.predictions import map_pixels
 from filtergroups.reporting.simplex import probabilities_figure, trajectories_figure
 from filtergroups.reporting.slices import look_at_scans
@@ -27,15 +29,17 @@ from filtergroups.run import RunError
 from filtergroups.writing import write_atomically
 
 Format = Literal["pdf", "svg", "png"]
-NAMES = ("flow", "groups", "probabilities", "trajectories", "activations", "predictions", "curves", "calibration")
+NAMES = (
+    "flow", "groups", "mixing", "probabilities", "trajectories", "activations", "predictions", "curves", "calibration",
+)  # fmt: skip
 
 
 def figures(
-    run: Path,
-    out: Path,
+    run: AnyPath,
+    out: AnyPath,
     *,
     format: Format | str = "pdf",
-    data: Path | None = None,
+    data: AnyPath | None = None,
     split: str | None = None,
     samples: int = 10,
     force: bool = False,
@@ -44,15 +48,17 @@ def figures(
     """Draw a run's figures into a folder, one file each; those that do not apply to the run are left out."""
     if format not in get_args(Format):
         raise ValueError(f"--format is one of {list(get_args(Format))}, found {format!r}; choose one")
-    out = Path(out)
+    out, data = as_path(out), optional_path(data)
     existing = sorted(path for path in out.glob(f"*.{format}") if path.stem in NAMES)
     if existing and not force:
         raise RunError(f"{existing[0]}: expected a new file, found one; use --force or -o")
-    record = record_of_run(Path(run))
+    record = record_of_run(as_path(run))
     evidence = evidence_for(record, data=data, split=split, progress=progress)
+    record = with_network(record, evidence.network)
     drawers: dict[str, Callable[[], Figure | None]] = {
-        "flow": lambda: flow_figure(record),
-        "groups": lambda: bars_figure(record),
+        "flow": lambda: None if record.stitched else flow_figure(record),
+        "groups": lambda: None if record.stitched else bars_figure(record),
+        "mixing": lambda: mixing_figure(record),
         "probabilities": lambda: probabilities_figure(record),
         "trajectories": lambda: trajectories_figure(record),
         "activations": lambda: activations_figure(record, evidence),
@@ -83,7 +89,8 @@ def bars_figure(record: Record) -> Figure:
     """The paper's learned kernel grouping: by layer, the proportion of each group."""
     shown = shown_groups(record)
     sums = shown_sums(record, shown)
-    shares = sums / sums.sum(1, keepdims=True)
+    kernels = np.asarray([layer.kernels for layer in record.timeline.layers])
+    shares, dead = sums / kernels[:, None], record.timeline.dead_counts() / kernels
     figure = Figure(figsize=(WIDE / 2, 2.0), layout="constrained")
     axes = figure.add_subplot()
     places = np.arange(len(shares)) + 1
@@ -91,9 +98,29 @@ def bars_figure(record: Record) -> Figure:
     for group in reversed(shown.order):
         axes.bar(places, shares[:, group], 0.72, floor, color=shown.colours[group], edgecolor="white", linewidth=0.5)
         floor += shares[:, group]
+    axes.bar(places, dead, 0.72, floor, **HATCHED)
     axes.set(xlabel="layer", ylabel="share of kernels", ylim=(0, 1), xlim=(0.4, len(shares) + 0.6))
     axes.set_xticks(places[:: -(-len(places) // 20)])
-    group_legend(figure, shown)
+    group_legend(figure, shown, dead=bool(dead.any()))
+    return figure
+
+
+def mixing_figure(record: Record) -> Figure | None:
+    """The mean coefficients of cross-stitch units, tasks by tasks for each layer."""
+    if record.mixing is None:
+        return None
+    tasks = record.family.tasks
+    figure, all_axes = grid_of(len(record.mixing), 4, 1.7)
+    most = max(1.0, *(float(np.nanmax(np.abs(mixing))) for mixing in record.mixing))
+    for n, (axes, mixing) in enumerate(zip(all_axes, record.mixing, strict=True), start=1):
+        shown = axes.imshow(mixing, cmap="RdBu", vmin=-most, vmax=most)
+        for t, s in np.ndindex(mixing.shape) if len(tasks) <= 4 else ():
+            colour = "white" if abs(mixing[t, s]) > 0.6 * most else "black"
+            axes.text(s, t, f"{mixing[t, s]:.2f}", ha="center", va="center", fontsize=6, color=colour)
+        axes.set_xticks(range(len(tasks)), tasks, fontsize=6, rotation=90 if len(tasks) > 3 else 0)
+        axes.set_yticks(range(len(tasks)), tasks, fontsize=6)
+        axes.set_title(f"layer {n}")
+    figure.colorbar(shown, ax=all_axes, label="mean α", shrink=0.6, aspect=30)
     return figure
 
 
@@ -107,7 +134,8 @@ def flow_figure(record: Record) -> Figure:
     for band in picture.bands:
         axes.add_patch(PathPatch(_ribbon(band, wide), facecolor=band.reader.colour, alpha=0.4, linewidth=0))
     for node in picture.nodes:
-        axes.add_patch(Rectangle((node.column - wide / 2, node.low), wide, node.size, color=node.colour, linewidth=0))
+        look: Any = HATCHED if node.dead else {"color": node.colour, "linewidth": 0}
+        axes.add_patch(Rectangle((node.column - wide / 2, node.low), wide, node.size, **look))
     layers = len(record.timeline.layers)
     for node in picture.nodes:
         if node.column in (0, layers + 1):
@@ -120,7 +148,7 @@ def flow_figure(record: Record) -> Figure:
     axes.set_yticks([])
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.tick_params(length=0)
-    group_legend(figure, shown)
+    group_legend(figure, shown, dead=any(node.dead for node in picture.nodes))
     return figure
 
 
@@ -163,9 +191,11 @@ def activations_figure(record: Record, evidence: Evidence) -> Figure | None:
         grid[row][0].text(1, 0.5, label, transform=grid[row][0].transAxes, ha="right", va="center", fontsize=7)
         for column, kernel in [*enumerate(chosen.most, start=1), *enumerate(chosen.least, start=4)]:
             grid[row][column].imshow(map_picture(maps[layer][kernel], evidence), cmap="magma", interpolation="nearest")
-            grid[row][column].set_title(f"{chosen.certainty[kernel]:.2f}", fontsize=5.5, pad=1.5)
-    grid[0][2].text(0.5, 0.0, "most certain", transform=grid[0][2].transAxes, ha="center")
-    grid[0][5].text(0.5, 0.0, "least certain", transform=grid[0][5].transAxes, ha="center")
+            if record.kind == "learned":
+                grid[row][column].set_title(f"{chosen.certainty[kernel]:.2f}", fontsize=5.5, pad=1.5)
+    headings = {2: "most certain", 5: "least certain"} if record.kind == "learned" else {2: "the first"}
+    for column, heading in headings.items():
+        grid[0][column].text(0.5, 0.0, heading, transform=grid[0][column].transAxes, ha="center")
     return figure
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from filtergroups.config import Config
 from filtergroups.config_file import dump_config, load_config
 from filtergroups.locks import Held, held
+from filtergroups.paths import AnyPath, as_path
 from filtergroups.writing import append, place_below, write_atomically
 
 
@@ -22,11 +23,28 @@ class RunError(ValueError):
     """A run folder that cannot be used: one line, with what to do."""
 
 
+def what_and_where(config: Config | AnyPath, run: AnyPath | None) -> tuple[Config, Path]:
+    """What to train and in which folder, from what a caller gives."""
+    if isinstance(config, Config):
+        if run is None:
+            raise RunError("expected a run folder beside a Config, found none; name one: train(config, 'runs/my')")
+        return config, as_path(run)
+    return load_config(config), default_run(config) if run is None else as_path(run)
+
+
+def default_run(config: AnyPath) -> Path:
+    """Where a config file's run goes if nobody says: my.toml's to runs/my, below the current folder."""
+    return Path("runs") / as_path(config).stem
+
+
 class Run:
-    """One run folder. It may come from somebody else: no link in it is followed out of it."""
+    """One run folder, itself a path. It may come from somebody else: no link in it is followed out of it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     @staticmethod
     def create(path: Path, config: Config) -> "Run":

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,11 +28,12 @@ from filtergroups.data.load import load_data, prepare_data
 from filtergroups.finite import Diverged, check_finite, largest, listed, not_finite, remedy
 from filtergroups.groups.objective import Terms, objective
 from filtergroups.groups.processes import batch_of_all, rank, rows_of_this_process, world_size
-from filtergroups.journal import Journal
+from filtergroups.journal import Journal, shared_parts
 from filtergroups.measuring import criteria, measure, measure_plain, plain_answers
 from filtergroups.memory import refuse_too_large
+from filtergroups.paths import AnyPath, as_path
 from filtergroups.progress import Reporter, Silent
-from filtergroups.run import Run, RunError
+from filtergroups.run import Run, RunError, what_and_where
 from filtergroups.schedule import generator_for, learning_rate_at, noise_at, seed_for, temperature_at
 from filtergroups.signals import Stopped, stop_signals
 from filtergroups.speaking import how_to_resume
@@ -46,8 +46,12 @@ LOG_EVERY = 20
 VALIDATION_SAMPLES = 4  # sampled passes of a validation; evaluation takes 50
 
 
-def train(config: Config, run: Path, *, report: Reporter | None = None) -> Run:
-    """Train a network as a config says; everything it writes is in the run folder."""
+def train(config: Config | AnyPath, run: AnyPath | None = None, *, report: Reporter | None = None) -> Run:
+    """Train a network as a config (or its TOML file) says; everything it writes is in the run folder.
+
+    run: None: runs/NAME for the file NAME.toml, below the current folder.
+    """
+    config, run = what_and_where(config, run)
     refuse_too_large(config)
     Run(run).refuse_begun()  # before processes are started
     fabric = make_fabric(config.training, run)
@@ -59,12 +63,12 @@ def train(config: Config, run: Path, *, report: Reporter | None = None) -> Run:
     return _train(Run(run), config, fabric, report or Silent())
 
 
-def resume(run: Path, *, report: Reporter | None = None) -> Run:
+def resume(run: AnyPath, *, report: Reporter | None = None) -> Run:
     """Go on with a run from its last checkpoint; the result is that of a run never interrupted."""
-    opened = Run.open(run)
+    opened = Run.open(as_path(run))
     config = with_own_cache(opened.config())
     refuse_too_large(config)
-    return _train(opened, config, make_fabric(config.training, run), report or Silent())
+    return _train(opened, config, make_fabric(config.training, opened.path), report or Silent())
 
 
 def _train(run: Run, config: Config, fabric: Any, report: Reporter) -> Run:
@@ -172,9 +176,8 @@ class Trainer:
         if not self.network.is_random and not METHODS[self.config.method.name].cross_stitch:
             self.journal.say(f"every kernel is fixed in its group from the start; {self.network.liveness()}")
         if self.training.cost_factor:
-            for line in self.network.cost_model(self.part.batch([0]).images.shape[1:]).described(
-                self.training.cost_target
-            ):
+            model = self.network.cost_model(self.part.batch([0]).images.shape[1:])
+            for line in model.described(self.training.cost_target):
                 self.journal.say(line)
 
     def _indices(self, step: int) -> list[int]:
@@ -248,10 +251,14 @@ class Trainer:
         losses = {name: loss.item() for name, loss in terms.tasks.items()}
         entry: dict[str, Any] = {
             "step": step, "kind": "train", "epoch": (step - 1) // self.steps_per_epoch, "losses": losses,
-            "weights": terms.weights.item(), "entropy": terms.entropy.item(), "temperature": temperature,
-            "learning_rate": self.training.learning_rate * factor, "shared": self._shares(),
+            "weights": terms.weights.item(), "learning_rate": self.training.learning_rate * factor,
             **self._costs(terms, image_shape),
         }  # fmt: skip
+        method = METHODS[self.config.method.name]
+        if method.kind != "fixed":  # only gates that are drawn have a temperature, and only p an entropy
+            entry |= {"entropy": terms.entropy.item(), "temperature": temperature}
+        if not method.cross_stitch:  # whose kernels are in no group
+            entry["shared"] = shared_parts(self.network)
         self.journal.training(entry)
 
     def _costs(self, terms: Terms, image_shape: Sequence[int]) -> dict[str, float]:
@@ -263,14 +270,6 @@ class Trainer:
             "cost": 0.0 if terms.cost is None else terms.cost.item(),
             "expected_cost": self.network.expected_multiplications(image_shape).item() / plain,
             "mode_cost": self.network.multiplications(image_shape) / plain,
-        }
-
-    def _shares(self) -> dict[str, float]:
-        """The share of kernels in the group of all tasks, by layer."""
-        full = self.network.family.full
-        return {
-            layer.name: layer.assignment.probabilities()[:, full].mean().item()
-            for layer in self.network.grouped_layers()
         }
 
     def _after(self, done: int) -> None:

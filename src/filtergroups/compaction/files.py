@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from filtergroups.compaction.recording import CannotExport
 from filtergroups.compaction.steps import CompactNetwork, Step, Value, as_json, from_json
+from filtergroups.paths import AnyPath, as_path
 from filtergroups.writing import write_atomically
 
 FORMATS = ("onnx", "pt2", "safetensors")
@@ -27,12 +27,12 @@ FORMAT = "filtergroups compact 1"
 AXES = {0: "batch", 2: "height", 3: "width", 4: "depth"}
 
 
-def save_compact(network: CompactNetwork, path: Path, to: str, about: dict[str, Any]) -> None:
+def save_compact(network: CompactNetwork, path: AnyPath, to: str, about: dict[str, Any]) -> None:
     """Write a compact network; about: what its users need to know, as JSON values."""
     if to not in FORMATS:
         raise ValueError(f"a format is one of {list(FORMATS)}, found {to!r}; choose one")
     content = {"onnx": _onnx, "pt2": _pt2, "safetensors": _safetensors}[to](network, {"format": FORMAT, **about})
-    write_atomically(path, content)
+    write_atomically(as_path(path), content)
 
 
 def _example(network: CompactNetwork) -> Tensor:
@@ -122,8 +122,9 @@ def _safetensors(network: CompactNetwork, about: dict[str, Any]) -> bytes:
     return save(tensors, {KEY: json.dumps(about), "program": json.dumps(program)})
 
 
-def load_compact(path: Path) -> tuple[CompactNetwork, dict[str, Any]]:
+def load_compact(path: AnyPath) -> tuple[CompactNetwork, dict[str, Any]]:
     """A compact network from safetensors, and what is known about it; no code of the file is run."""
+    path = as_path(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

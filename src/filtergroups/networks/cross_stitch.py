@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from filtergroups.groups.assignment import Assignment
+from filtergroups.groups.layer import GroupedConv
 from filtergroups.groups.streams import Streams, over_space
 
 
@@ -71,3 +72,23 @@ class LayerStitch(nn.Module):
     def forward(self, streams: Streams) -> Streams:
         mixed: Streams = self.stitch(streams, self.rows)
         return mixed
+
+
+@torch.no_grad()
+def mean_mixing(layer: GroupedConv) -> Tensor:
+    """T × T: how much of task s (column) the features of task t (row) hold after a layer, the mean over its slots.
+
+    Only over slots that both tasks have: the rest of α mixes nothing.
+    """
+    stitch = layer.stitch
+    assert isinstance(stitch, LayerStitch)
+    tasks = stitch.stitch.task_of_group
+    mode, slots = layer.assignment.mode().cpu(), stitch.slots
+    of_task = {task: set(slots[mode == group].tolist()) for group, task in tasks.items()}
+    alpha = stitch.stitch.alpha.detach().cpu()
+    means = torch.full(alpha.shape[:2], torch.nan)
+    for t in of_task:
+        for s in of_task:
+            if both := sorted(of_task[t] & of_task[s]):
+                means[t, s] = alpha[t, s, both].mean()
+    return means

@@ -1,5 +1,6 @@
 """See what was learned: one self-contained HTML file from one run or several."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from filtergroups.network import GroupedNetwork
+from filtergroups.paths import AnyPath, as_path, optional_path
 from filtergroups.reporting.activations import activations_section
 from filtergroups.reporting.album import Album
 from filtergroups.reporting.architecture import architecture_section, payload
@@ -16,6 +18,8 @@ from filtergroups.reporting.comparison import comparison_section
 from filtergroups.reporting.curves import curves, curves_section
 from filtergroups.reporting.evidence import Evidence, Step, evidence_for, evidence_of_network
 from filtergroups.reporting.html import Html
+from filtergroups.reporting.learned import with_network
+from filtergroups.reporting.mixing import mixing_section
 from filtergroups.reporting.page import assembled
 from filtergroups.reporting.predictions import predictions_section
 from filtergroups.reporting.probabilities import probabilities_section
@@ -29,10 +33,10 @@ PICTURES = 8_000_000
 
 
 def report(
-    runs: Path | GroupedNetwork | Sequence[Path | GroupedNetwork],
-    out: Path,
+    runs: AnyPath | GroupedNetwork | Sequence[AnyPath | GroupedNetwork],
+    out: AnyPath,
     *,
-    data: Path | None = None,
+    data: AnyPath | None = None,
     split: str | None = None,
     examples: int = 12,
     samples: int = 10,
@@ -47,8 +51,8 @@ def report(
     examples: how many images in each grid. samples: passes of a prediction. images: a batch to show the activations
     of a network that other code trained. force: replace a file that is there.
     """
-    given = [runs] if isinstance(runs, Path | str | GroupedNetwork) else list(runs)
-    out = Path(out)
+    given = [runs] if isinstance(runs, str | os.PathLike | GroupedNetwork) else list(runs)
+    out, data = as_path(out), optional_path(data)
     if not given:
         raise RunError("expected at least one run, found none; name a run folder")
     if out.exists() and not force:
@@ -59,8 +63,9 @@ def report(
             records.append(record_of_network(one, "network" if len(given) == 1 else f"network {number + 1}"))
             evidences.append(evidence_of_network(one, images))
         else:
-            records.append(record_of_run(Path(one)))
+            records.append(record_of_run(as_path(one)))
             evidences.append(evidence_for(records[-1], data=data, split=split, progress=progress))
+    records = [with_network(record, evidence.network) for record, evidence in zip(records, evidences, strict=True)]
     made = []
     for number, (record, evidence) in enumerate(zip(records, evidences, strict=True)):
         album = Album(PICTURES // len(records))
@@ -79,7 +84,7 @@ def sections_of(record: Record, evidence: Evidence, album: Album, key: str, **ho
     """The parts about one run, in their order; those that do not apply are left out."""
     parts = [
         summary_section(record, key),
-        architecture_section(record, key),
+        mixing_section(record, key) if record.stitched else architecture_section(record, key),
         probabilities_section(record, key),
         activations_section(record, evidence, album, key),
         predictions_section(record, evidence, album, key, **how),
@@ -96,8 +101,9 @@ def _titles(records: list[Record]) -> tuple[str, str]:
         methods = list(dict.fromkeys(record.method for record in records))
         return f"{len(records)} runs compared", f"{', '.join(methods)} on {data_name(first.config)[0]}"
     names = first.family.tasks
-    title = f"What {len(names)} tasks share" if len(names) > 3 else f"One task: {names[0]}"
-    if len(names) in (2, 3):
-        title = f"What {', '.join(names[:-1])} and {names[-1]} share"
+    together = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) in (2, 3) else f"{len(names)} tasks"
+    # What was fixed beforehand tells nothing of what tasks share.
+    title = f"What {together} share" if first.kind == "learned" else f"{together}: {first.method}"
+    title = f"One task: {names[0]}" if len(names) == 1 else title[0].upper() + title[1:]
     told = ", ".join(text for text in data_name(first.config) if text)
     return title, f"{first.name}: {first.method} on {network_name(first)}, {told}."

@@ -87,10 +87,11 @@ def _map(streams: Streams) -> Tensor | None:
 def chosen_kernels(record: Record, network: GroupedNetwork, count: int) -> list[list[Chosen]]:
     """By layer and group, the most and the least certain kernels, by their largest probability.
 
-    Once fixed, every kernel's probability is 1: then those of the last step before are used.
+    Dead ones are nobody's. Once fixed, every kernel's probability is 1: then those of the last step before are used.
     """
     timeline = record.timeline
     found = []
+    dead = network.liveness().dead
     for n, layer in enumerate(network.grouped_layers()):
         mode = layer.assignment.mode().cpu().numpy()
         if layer.assignment.kind == "fixed" and timeline.fixed_at is not None:
@@ -99,7 +100,7 @@ def chosen_kernels(record: Record, network: GroupedNetwork, count: int) -> list[
             certainty = layer.assignment.probabilities().detach().cpu().float().numpy().max(1)
         of_layer = []
         for group in range(len(record.family)):
-            kernels = np.flatnonzero(mode == group)
+            kernels = np.flatnonzero((mode == group) & ~dead[n].numpy())
             ordered = kernels[np.argsort(-certainty[kernels], kind="stable")].tolist()
             least = ordered[count:][-count:][::-1] if record.kind == "learned" else []
             of_layer.append(Chosen(n, group, ordered[:count], least, len(ordered), certainty))
@@ -151,13 +152,14 @@ def activations_section(record: Record, evidence: Evidence, album: Album, key: s
             parts.append(_layer_card(record, evidence, album, key, layer, of_layer, [found[layer] for found in maps]))
     except AlbumFull:
         parts.append(note("More pictures would make this file larger than 15 MB; report this run by itself."))
+    whose = "task" if record.stitched else "group"
     certain = (
         "Certainty is the kernel's largest group probability"
         + (", at the last step before groups were fixed." if record.timeline.fixed_at is not None else ".")
         if record.kind == "learned"
-        else f"The method {record.method} fixes all groups: each kernel's certainty is 1, and the first ones are shown."
+        else f"The first of each {whose} are shown: nothing was learned that would choose among them."
     )
-    lead = f"Feature maps of some kernels of every group, each scaled to its own range, bright is high. {certain}"
+    lead = f"Feature maps of some kernels of every {whose}, each scaled to its own range, bright is high. {certain}"
     return section(name, title, tag("p", lead, class_="lead-in"), *parts)
 
 
@@ -175,7 +177,9 @@ def _layer_card(
     record: Record, evidence: Evidence, album: Album, key: str, layer: int, of_layer: list[Chosen], maps: list[Any]
 ) -> Html:
     about = record.timeline.layers[layer]
-    heading = tag("h4", f"Layer {layer + 1} · {about.kernels} kernels", tag("span", f"  {about.name}", class_="dim"))
+    gone = about.kernels - sum(chosen.of for chosen in of_layer)
+    counted = f"{about.kernels} kernels" + (f", {gone} dead" if gone else "")
+    heading = tag("h4", f"Layer {layer + 1} · {counted}", tag("span", f"  {about.name}", class_="dim"))
     if maps[0] is None:
         return tag("div", heading, note("This layer has no space: its features are numbers, not maps."), class_="card")
     colours, order = group_colours(record.family), shown_groups(record)
@@ -185,7 +189,7 @@ def _layer_card(
         groups = [
             _group(record, evidence, album, of_layer[group], of_input, colours[group])
             for group in listed
-            if of_layer[group].of or len(listed) <= 4
+            if of_layer[group].of or (len(listed) <= 4 and not record.stitched)
         ]
         bodies.append(
             tag("div", *groups, class_="maps", data_input_of=key, data_input=str(n), hidden=True if n else None)
@@ -196,6 +200,10 @@ def _layer_card(
 def _group(record: Record, evidence: Evidence, album: Album, chosen: Chosen, maps: Tensor, colour: str) -> Html:
     name = record.family.names[chosen.group]
 
+    def certainty(kernel: int, before: str) -> str:
+        """Where it was learned; elsewhere there is none to speak of."""
+        return f"{before}{chosen.certainty[kernel]:.2f}" if record.kind == "learned" else ""
+
     def row(label: str, kernels: list[int]) -> Html | None:
         if not kernels:
             return None
@@ -205,9 +213,9 @@ def _group(record: Record, evidence: Evidence, album: Album, chosen: Chosen, map
                 tag(
                     "img",
                     src=album.png(map_picture(maps[kernel], evidence), "magma"),
-                    alt=f"activation of kernel {kernel}, group {name}, certainty {chosen.certainty[kernel]:.2f}",
+                    alt=f"activation of kernel {kernel} of {name}" + certainty(kernel, ", certainty "),
                 ),
-                tag("figcaption", f"#{kernel} · {chosen.certainty[kernel]:.2f}"),
+                tag("figcaption", f"#{kernel}" + certainty(kernel, " · ")),
             )
             for kernel in kernels
         ]

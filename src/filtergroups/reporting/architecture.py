@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from filtergroups.groups.routing import Family
-from filtergroups.palette import OTHERS, group_colours, ramp, rgb, task_colour, vertical_order
+from filtergroups.palette import DEAD, OTHERS, group_colours, ramp, rgb, task_colour, vertical_order
 from filtergroups.reporting.collect import Probabilities, Record, evenly
 from filtergroups.reporting.html import Html, note, section, table, tag
+from filtergroups.reporting.learned import dead_words
 
 MOST_GROUPS = 24  # shown one by one; of all 255 subsets of eight tasks the rest are added up
 
@@ -53,7 +54,7 @@ def payload(record: Record, budget: int) -> dict[str, Any]:
     chosen = evenly(timeline.learned + 1, max(2, budget // size))
     chosen += [last] if last > timeline.learned else []
     columns = [shown.columns(timeline.probabilities[time]) for time in chosen]
-    starts = np.cumsum([0, *(layer.kernels for layer in timeline.layers)])[:-1]
+    dies = any(timeline.dead_counts(time).any() for time in chosen)
     packed = np.stack([np.rint(values * 255).clip(0, 255).astype(np.uint8) for values in columns])
     reads = reads_of(record.family, shown)
     tasks = [
@@ -76,12 +77,22 @@ def payload(record: Record, budget: int) -> dict[str, Any]:
         "steps": [timeline.steps[time] for time in chosen],
         "fixedAt": len(chosen) - 1 if timeline.fixed_at is not None else None,
         "learned": len(chosen) - (2 if timeline.fixed_at is not None else 1),
-        "sums": [np.round(np.add.reduceat(values, starts, axis=0), 2).tolist() for values in columns],
+        "dead": {"name": "dead", "colour": DEAD} if dies else None,
+        "sums": [_sizes(record, shown, time, dies) for time in chosen],
         "p": base64.b64encode(packed.tobytes()).decode(),
         "corners": corners(record.family),
         "ramp": [rgb(colour) for colour in ramp("viridis", 64)],
         "steep": ramp("viridis", 32, 0.0, 0.92),
     }
+
+
+def _sizes(record: Record, shown: ShownGroups, time: int, dies: bool) -> list[list[float]]:
+    """By layer, how many kernels each group has and, where any are, how many are dead."""
+    sizes = shown_sums(record, shown, time)
+    if dies:
+        sizes = np.concatenate([sizes, record.timeline.dead_counts(time)[:, None]], 1)
+    rounded: list[list[float]] = np.round(sizes, 2).tolist()
+    return rounded
 
 
 def corners(known: Family) -> list[int] | None:
@@ -114,22 +125,20 @@ def time_control(label: str = "Training time") -> Html:
     )
 
 
-def legend(shown: ShownGroups) -> Html:
+def legend(shown: ShownGroups, *, dead: bool = False) -> Html:
     items = [
         tag("li", tag("span", class_="swatch", style=f"--c:{shown.colours[group]}"), shown.names[group])
         for group in shown.order
     ]
+    if dead:
+        items.append(tag("li", tag("span", class_="swatch dead"), "dead"))
     return tag("ul", *items, class_="legend", aria_label="groups")
 
 
 def architecture_section(record: Record, key: str) -> Html:
     shown, timeline = shown_groups(record), record.timeline
     sums = shown_sums(record, shown)
-    rows: list[list[Any]] = [
-        [f"{n + 1} · {layer.name}", str(layer.kernels), *(f"{value:.1f}" for value in sums[n][shown.order])]
-        for n, layer in enumerate(timeline.layers)
-    ]
-    head = ["layer", "kernels", *(shown.names[group] for group in shown.order)]
+    dies = any(timeline.dead_counts(time).any() for time in range(len(timeline.steps)))
     alt = "Flow of features through the groups, layer by layer; the numbers are in the table below."
     picture = tag(
         "div",
@@ -146,7 +155,7 @@ def architecture_section(record: Record, key: str) -> Html:
             ),
             class_="controls",
         ),
-        legend(shown),
+        legend(shown, dead=dies),
         tag("div", class_="drawing"),
         class_="card",
         data_figure="flow",
@@ -164,28 +173,48 @@ def architecture_section(record: Record, key: str) -> Html:
             "group that serves all of its tasks. Layers are in the order in which they run"
             + ("; skip connections are not drawn." if record.network == "lifted" else ".")
             + " Below, the share of each group in its layer."
+            + (
+                " Dead kernels are in none: with every kernel in its most probable group, no task depends on them."
+                if dies
+                else ""
+            )
         ),
-        tag(
-            "details", tag("summary", "The numbers as a table"), table(head, rows, caption="Kernels by layer and group")
-        ),
+        tag("details", tag("summary", "The numbers as a table"), numbers_table(record, shown, sums)),
     )
 
 
-def shown_sums(record: Record, shown: ShownGroups) -> Probabilities:
-    sums = record.timeline.sums()
+def numbers_table(record: Record, shown: ShownGroups, sums: Probabilities) -> Html:
+    """Kernels by layer and group, dead ones apart, and the totals."""
+    layers, known = record.timeline.layers, record.timeline.dead is not None
+    dead = record.timeline.dead_counts()
+
+    def row(name: str, kernels: int, sizes: Any, gone: int) -> list[Any]:
+        return [name, str(kernels), *(f"{size:.1f}" for size in sizes[shown.order]), *([str(gone)] if known else [])]
+
+    rows = [row(f"{n + 1} · {layer.name}", layer.kernels, sums[n], dead[n]) for n, layer in enumerate(layers)]
+    rows.append(row("all", sum(layer.kernels for layer in layers), sums.sum(0), dead.sum()))
+    head = ["layer", "kernels", *(shown.names[group] for group in shown.order), *(["dead"] if known else [])]
+    return table(head, rows, caption="Kernels by layer and group")
+
+
+def shown_sums(record: Record, shown: ShownGroups, time: int = -1) -> Probabilities:
+    sums = record.timeline.sums(time)
     return np.stack([sums[:, member].sum(1) for member in shown.members], 1)
 
 
 def described(record: Record, sums: Probabilities, shown: ShownGroups) -> str:
     """What the picture shows, in words."""
-    total = float(sums.sum())
+    total = sum(layer.kernels for layer in record.timeline.layers)
+    dead = dead_words(record)
+    last = "" if dead is None else f" At the mode, {dead}."
     if len(record.family.tasks) == 1:
-        return f"There is one task, so that all {total:.0f} kernels belong to it."
+        return f"There is one task, so that all {total} kernels belong to it."
     if record.kind == "fixed":
         return (
-            f"The method {record.method} fixes the groups; they were not learned. Of {total:.0f} kernels, "
+            f"The method {record.method} fixes the groups; they were not learned. Of {total} kernels, "
             + _counted(sums.sum(0), shown)
             + "."
+            + last
         )
     if record.kind == "constant":
         return (
@@ -193,9 +222,9 @@ def described(record: Record, sums: Probabilities, shown: ShownGroups) -> str:
             "that were not learned. The widths are expected numbers of kernels."
         )
     full = next(g for g, member in enumerate(shown.members) if member == [record.family.full])
-    share = sums[:, full] / sums.sum(1)
+    share = sums[:, full] / [layer.kernels for layer in record.timeline.layers]
     turn = f"from {share[0]:.0%} of the first layer to {share[-1]:.0%} of the last"
-    return f"Of {total:.0f} kernels, {_counted(sums.sum(0), shown)}. The shared part goes {turn}."
+    return f"Of {total} kernels, {_counted(sums.sum(0), shown)}.{last} The shared part goes {turn}."
 
 
 def _counted(sizes: Any, shown: ShownGroups) -> str:

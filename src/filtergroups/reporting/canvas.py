@@ -5,6 +5,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from filtergroups.palette import DEAD
 from filtergroups.reporting.architecture import ShownGroups
 
 STYLE: dict[Any, Any] = {
@@ -28,9 +29,16 @@ STYLE: dict[Any, Any] = {
 WIDE = 7.0  # inches: the text width of a two-column paper
 
 
-def group_legend(figure: Figure, shown: ShownGroups) -> None:
+# Dead kernels.
+HATCHED: dict[str, Any] = {"facecolor": "white", "edgecolor": DEAD, "hatch": "////////", "linewidth": 0.4}
+
+
+def group_legend(figure: Figure, shown: ShownGroups, *, dead: bool = False) -> None:
     handles = [Rectangle((0, 0), 1, 1, color=shown.colours[group]) for group in shown.order]
     names = [shown.names[group] for group in shown.order]
+    if dead:
+        handles.append(Rectangle((0, 0), 1, 1, **HATCHED))
+        names.append("dead")
     figure.legend(
         handles, names, loc="outside upper left", ncols=min(8, len(names)), handlelength=0.9, handleheight=0.9
     )

@@ -30,7 +30,7 @@ class Layer:
     kernels: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """The grouping probabilities at saved steps."""
 
@@ -38,6 +38,7 @@ class Timeline:
     steps: tuple[int, ...]
     probabilities: tuple[Probabilities, ...]  # by step
     fixed_at: int | None = None  # index of the first step with every kernel fixed in one group, if they were fixed
+    dead: tuple[NDArray[np.bool_], ...] | None = None  # by step, of all kernels at their mode; None: not known
 
     @property
     def learned(self) -> int:
@@ -49,9 +50,19 @@ class Timeline:
         return self.probabilities[time][start : start + self.layers[layer].kernels]
 
     def sums(self, time: int = -1) -> NDArray[np.float64]:
-        """Layers × groups: the expected number of kernels, as in the paper's figure."""
-        rows = [self.of_layer(layer, time).sum(0, dtype=np.float64) for layer in range(len(self.layers))]
-        return np.stack(rows)
+        """Layers × groups: the expected number of kernels, as in the paper's figure; dead ones are in no group."""
+        live = self.probabilities[time] if self.dead is None else self.probabilities[time] * ~self.dead[time][:, None]
+        return np.add.reduceat(live.astype(np.float64), self._starts, axis=0)
+
+    def dead_counts(self, time: int = -1) -> NDArray[np.int64]:
+        """By layer, how many kernels are dead."""
+        if self.dead is None:
+            return np.zeros(len(self.layers), np.int64)
+        return np.add.reduceat(self.dead[time].astype(np.int64), self._starts)
+
+    @property
+    def _starts(self) -> NDArray[np.int64]:
+        return np.cumsum([0, *(layer.kernels for layer in self.layers)])[:-1]
 
     def entropies(self, time: int = -1) -> NDArray[np.float64]:
         """By layer, the mean over kernels of H(p) in nats."""
@@ -62,7 +73,7 @@ class Timeline:
         return np.asarray(values)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Record:
     """One run, or one network that was trained by other code, as the report needs it."""
 
@@ -78,6 +89,12 @@ class Record:
     calibration: dict[str, Any] = field(default_factory=dict)
     exports: list[dict[str, Any]] = field(default_factory=list)
     log: list[tuple[datetime, str]] = field(default_factory=list)
+    mixing: tuple[NDArray[np.float32], ...] | None = None  # of cross-stitch, by layer: tasks × tasks
+
+    @property
+    def stitched(self) -> bool:
+        """Networks of their own, mixed: not one whose kernels are in groups."""
+        return self.method in METHODS and METHODS[self.method].cross_stitch
 
     @property
     def kind(self) -> str:

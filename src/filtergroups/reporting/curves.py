@@ -41,7 +41,9 @@ def curves(record: Record) -> list[dict[str, Any]]:
             points = [(entry["step"], entry["losses"][task]) for entry in training if task in entry["losses"]]
             if points:
                 charts.append(_loss(task, colours[task], points))
-        charts += [_terms(training), _plain(training, "temperature", "Temperature", zero=True)]
+        charts.append(_terms(training))
+        if record.kind != "fixed":  # nothing is drawn at a temperature
+            charts.append(_plain(training, "temperature", "Temperature", zero=True))
         charts += _cost(training)
     charts += _validation(record, colours)
     timeline = record.timeline
@@ -65,7 +67,7 @@ def _terms(training: list[dict[str, Any]]) -> dict[str, Any]:
     lines = [
         series("Σ task losses", "#0072B2", list(tasks)),
         series("λ₁ Σ‖M‖²", "#E69F00", [(entry["step"], entry["weights"]) for entry in training]),
-        series("λ₂ Σ H(p), subtracted", "#009E73", [(entry["step"], -entry["entropy"]) for entry in training]),
+        series("λ₂ Σ H(p), subtracted", "#009E73", [(entry["step"], -entry.get("entropy", 0.0)) for entry in training]),
     ]
     if any("cost" in entry for entry in training):
         lines.append(series("cost", "#CC79A7", [(entry["step"], entry.get("cost")) for entry in training]))

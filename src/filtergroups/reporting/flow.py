@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from filtergroups.palette import SHARED, task_colour
+from filtergroups.palette import DEAD, SHARED, task_colour
 from filtergroups.reporting.architecture import ShownGroups, reads_of, serving, shown_sums
 from filtergroups.reporting.collect import Record
 
@@ -19,6 +19,7 @@ class Node:
     column: int
     size: float
     group: int | None = None
+    dead: bool = False  # in no group: it reads nothing and nobody reads it
     low: float = 0.0
 
 
@@ -47,11 +48,13 @@ class Flow:
 def flow(record: Record, shown: ShownGroups) -> Flow:
     """A source is divided among its readers by their sizes, a reader among its sources."""
     sums = shown_sums(record, shown)
+    dead = record.timeline.dead_counts()
     reads = reads_of(record.family, shown)
-    gap = GAP * float(sums.sum(1).max())
-    columns = [[Node("image", SHARED, 0, float(sums[0].sum()))]]
+    gap = GAP * max(layer.kernels for layer in record.timeline.layers)
+    columns = [[Node("image", SHARED, 0, float(record.timeline.layers[0].kernels))]]
     for layer, sizes in enumerate(sums):
         nodes = [Node(shown.names[g], shown.colours[g], layer + 1, float(sizes[g]), g) for g in shown.order]
+        nodes.append(Node("dead", DEAD, layer + 1, float(dead[layer]), dead=True))
         columns.append([node for node in nodes if node.size > 0.02])
     tasks = record.family.tasks
     served = {task: serving(record.family, shown, task) for task in tasks}
@@ -70,6 +73,7 @@ def flow(record: Record, shown: ShownGroups) -> Flow:
             Band(source, reader)
             for reader in here
             for source in sources
+            if not (reader.dead or source.dead)
             if source.group is None
             or source.group in (reads[reader.group] if reader.group is not None else served[reader.name])
         ]

@@ -75,9 +75,10 @@ def _navigation(compared: bool, runs: list[tuple[str, Record, list[Html], dict[s
     first = runs[0][0]
     text = joined(*runs[0][2])
     links = [tag("a", "Comparison", href="#comparison")] if compared else []
+    named = NAVIGATION | ({"architecture": "Mixing"} if all(record.stitched for _, record, _, _ in runs) else {})
     links += [
         tag("a", name, href=f"#{first}-{part}", data_part=part)
-        for part, name in NAVIGATION.items()
+        for part, name in named.items()
         if len(runs) > 1 or f'id="{first}-{part}"' in text
     ]
     chooser = None

@@ -7,8 +7,8 @@ from filtergroups.reporting.html import Html, note, section, tag
 
 
 def probabilities_section(record: Record, key: str) -> Html | None:
-    """None for one task: there is nothing to choose."""
-    if len(record.family) == 1:
+    """None for one task, where there is nothing to choose, and for cross-stitch, whose kernels are in no groups."""
+    if len(record.family) == 1 or record.stitched:
         return None
     title = "How sure it is"
     if record.kind == "fixed":

@@ -60,7 +60,7 @@ def facts(record: Record) -> Html:
     rows: list[tuple[str, Any, str | None]] = [
         ("method", record.method, _method_words(record)),
         ("network", network_name(record), _parameters(record)),
-        ("tasks", ", ".join(record.family.tasks), f"{len(record.family)} groups"),
+        ("tasks", ", ".join(record.family.tasks), None if record.stitched else f"{len(record.family)} groups"),
         ("data", name, "; ".join(text for text in (more, _examples(record)) if text)),
     ]
     if record.run is not None:
@@ -68,6 +68,10 @@ def facts(record: Record) -> Html:
         epochs = f"{record.config.training.epochs} epochs planned" if record.config else None
         rows.append(("steps", f"{record.step:,}{of}", epochs))
         rows.append(("time", _duration(record), record.log[0][0].strftime("%-d %B %Y, %H:%M") if record.log else None))
+    if record.timeline.dead is not None:
+        gone = int(record.timeline.dead_counts().sum())
+        kernels = sum(layer.kernels for layer in record.timeline.layers)
+        rows.append(("dead kernels", f"{gone} of {kernels}", "at the mode, no task depends on them"))
     cells = [
         tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else None))
         for name, value, more in rows
@@ -76,6 +80,8 @@ def facts(record: Record) -> Html:
 
 
 def _method_words(record: Record) -> str:
+    if record.stitched:
+        return "a network a task, mixed by what was learned"
     words = {"learned": "groups are learned", "constant": "constant probabilities", "fixed": "groups are fixed"}
     return words[record.kind]
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filtergroups.paths import AnyPath, as_path, optional_path
 from filtergroups.progress import Reporter, Silent
 from filtergroups.reproduction.datasets import locate
 from filtergroups.reproduction.experiment import SCALES, at_scale, load_experiment
@@ -53,13 +54,13 @@ def reproduce(
     *,
     seeds: int = 3,
     scale: str = "cpu",
-    data: Path | None = None,
-    runs: Path = RUNS,
-    results: Path = RESULTS,
+    data: AnyPath | None = None,
+    runs: AnyPath = RUNS,
+    results: AnyPath = RESULTS,
     overrides: Sequence[str] = (),
     jobs: int = 1,
     rows: Sequence[str] = (),
-    models: Path | None = None,
+    models: AnyPath | None = None,
     go_on: bool = False,
     report: Reporter | None = None,
 ) -> dict[str, Any]:
@@ -80,6 +81,7 @@ def reproduce(
     if seeds < 1 or jobs < 1:
         raise ValueError(f"--seeds and --jobs are 1 or more, found {seeds} and {jobs}")
     told = report or Silent()
+    data, runs, results, models = optional_path(data), as_path(runs), as_path(results), optional_path(models)
     experiment = load_experiment(name).at(scale)
     if experiment.maker != "training" and (scale != "cpu" or models is not None):
         raise ValueError(f"{name} has one size and no networks to keep; leave out --scale and --models")

@@ -6,6 +6,9 @@ fg.each("flow", (root, run) => {
   const drawing = root.querySelector(".drawing");
   const control = root.querySelector(".time");
   let at = run.steps.length - 1, shares = false;
+  // Dead kernels are drawn as one more group at the bottom that reads nothing and that nobody reads.
+  const groups = run.dead ? [...run.groups, { ...run.dead, dead: true, reads: [], readers: 1 }] : run.groups;
+  const order = run.dead ? [...run.order, run.groups.length] : run.order;
 
   const kernelsOf = (layer, group) => run.sums[at][layer][group];
   const said = (value) => (Math.abs(value - Math.round(value)) < 0.05 ? String(Math.round(value)) : value.toFixed(1));
@@ -21,6 +24,10 @@ fg.each("flow", (root, run) => {
     const columnX = (layer) => LEFT + step * (layer + 0.5) - BAR / 2;
     const picture = fg.svg("svg", { width, height: TOP + HEIGHT + LABELS + BARS + 34, role: "group", "aria-label": root.dataset.alt });
     const defs = picture.appendChild(fg.svg("defs"));
+    const hatching = `dead-${root.dataset.of}`;
+    if (run.dead) defs.append(fg.svg("pattern", { id: hatching, width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+      fg.svg("rect", { width: 5, height: 5, class: "blank" }), fg.svg("rect", { width: 2, height: 5, class: "hatch" })));
+    const fillOf = (group) => (groups[group].dead ? `url(#${hatching})` : groups[group].colour);
     const bands = picture.appendChild(fg.svg("g"));
     const nodes = picture.appendChild(fg.svg("g"));
 
@@ -28,19 +35,19 @@ fg.each("flow", (root, run) => {
     const most = Math.max(...run.layers.map((layer) => layer.kernels));
     const place = (sizes, total) => {
       const shown = sizes.filter((node) => node.size > 0.02);
-      const room = HEIGHT - GAP * Math.max(run.groups.length - 1, run.tasks.length - 1);
+      const room = HEIGHT - GAP * Math.max(groups.length - 1, run.tasks.length - 1);
       const scale = room / (shares ? total : most);
       let y = TOP + (HEIGHT - total * scale - GAP * (shown.length - 1)) / 2;
       for (const node of shown) { node.y = y; node.height = Math.max(node.size * scale, 0.75); y += node.height + GAP; }
       return shown;
     };
     const columns = run.layers.map((layer, l) => place(
-      run.order.map((group) => ({ group, layer: l, size: kernelsOf(l, group), x: columnX(l), colour: run.groups[group].colour })), layer.kernels));
+      order.map((group) => ({ group, layer: l, size: kernelsOf(l, group), x: columnX(l), colour: groups[group].colour, fill: fillOf(group) })), layer.kernels));
     const last = columns.at(-1), first = columns[0];
     const image = place([{ image: true, size: run.layers[0].kernels, x: LEFT - imageAt, colour: "#8791A1" }], run.layers[0].kernels);
-    const readsOf = (node) => (source) => source.image || run.groups[node.group].reads.includes(source.group);
+    const readsOf = (node) => (source) => source.image ? !groups[node.group].dead : groups[node.group].reads.includes(source.group);
     const headSize = (task) => last.reduce((sum, node) => sum + (run.tasks[task].groups.includes(node.group)
-      ? node.size / run.groups[node.group].readers : 0), 0);
+      ? node.size / groups[node.group].readers : 0), 0);
     const heads = place(run.tasks.map((task, index) => ({ task: index, size: headSize(index), x: width - right + 6, colour: task.colour })),
       run.layers.at(-1).kernels);
 
@@ -85,8 +92,8 @@ fg.each("flow", (root, run) => {
       const mark = bands.appendChild(fg.svg("path", { d: path, fill, class: "band" }));
       (source.marks ??= []).push(mark);
       (reader.marks ??= []).push(mark);
-      const from = source.image ? "image" : run.groups[source.group].name;
-      const to = reader.task != null ? `head of ${run.tasks[reader.task].name}` : run.groups[reader.group].name;
+      const from = source.image ? "image" : groups[source.group].name;
+      const to = reader.task != null ? `head of ${run.tasks[reader.task].name}` : groups[reader.group].name;
       mark.addEventListener("pointermove", (event) => {
         light([mark]);
         const what = source.image ? "the image" : `${said(source.size)} ${from} features of layer ${source.layer + 1}`;
@@ -105,24 +112,30 @@ fg.each("flow", (root, run) => {
     link(last, heads, (head) => (source) => run.tasks[head.task].groups.includes(source.group));
 
     const node = (mark, shape, text) => {
-      const made = nodes.appendChild(fg.svg("rect", { x: mark.x, y: mark.y, width: BAR, height: mark.height, rx: Math.min(3, mark.height / 2), fill: mark.colour, class: "node" }));
+      const made = nodes.appendChild(fg.svg("rect", { x: mark.x, y: mark.y, width: BAR, height: mark.height, rx: Math.min(3, mark.height / 2), fill: mark.fill || mark.colour, class: "node" }));
       fg.hint(made, text, () => light([made, ...(mark.marks || [])]), () => light(null));
       const [title, lines] = text();
       made.setAttribute("aria-label", `${title}: ${lines.map((line) => [].concat(line).join(" ")).join("; ")}`);
       return made;
     };
     const sharesOf = (l, group) => [["kernels", `${said(kernelsOf(l, group))} of ${run.layers[l].kernels}`], ["share of the layer", percent(kernelsOf(l, group), run.layers[l].kernels)]];
+    const readsText = (l, mark) => {
+      if (groups[mark.group].dead) return "no task depends on them";
+      if (l === 0) return "reads the image";
+      const sources = columns[l - 1].filter(readsOf(mark)).map((source) => `${said(source.size)} ${groups[source.group].name}`);
+      return sources.length ? `reads ${sources.join(" + ")}` : "reads nothing of the layer before";
+    };
     for (const [l, column] of columns.entries()) for (const mark of column) {
-      node(mark, BAR, () => [`Layer ${l + 1} · ${run.groups[mark.group].name}`, [
+      node(mark, BAR, () => [`Layer ${l + 1} · ${groups[mark.group].name}`, [
         ...sharesOf(l, mark.group),
-        l === 0 ? "reads the image" : `reads ${columns[l - 1].filter(readsOf(mark)).map((source) => `${said(source.size)} ${run.groups[source.group].name}`).join(" + ")}`,
+        readsText(l, mark),
         run.layers[l].name]]);
     }
     node(image[0], BAR, () => ["image", ["read by every group of the first layer"]]);
     nodes.append(text(LEFT - labelsAt, image[0].y + image[0].height / 2 + 4, "image", "end"));
     for (const head of heads) {
       const task = run.tasks[head.task];
-      node(head, BAR, () => [`head of ${task.name}`, [`reads ${last.filter((source) => task.groups.includes(source.group)).map((source) => `${said(source.size)} ${run.groups[source.group].name}`).join(" + ")}`]]);
+      node(head, BAR, () => [`head of ${task.name}`, [`reads ${last.filter((source) => task.groups.includes(source.group)).map((source) => `${said(source.size)} ${groups[source.group].name}`).join(" + ")}`]]);
     }
     // Heads that lie close get their names apart from each other.
     let lowest = -Infinity;
@@ -138,12 +151,12 @@ fg.each("flow", (root, run) => {
       if (l % every === 0) picture.append(text(columnX(l) + BAR / 2, TOP + HEIGHT + 20, String(l + 1), "middle", "strong"));
       let y = base + BARS;
       const wide = Math.min(46, step * 0.62);
-      for (const group of [...run.order].reverse()) {
+      for (const group of [...order].reverse()) {
         const height = (BARS * kernelsOf(l, group)) / layer.kernels;
         if (height < 0.05) continue;
         y -= height;
-        const bar = picture.appendChild(fg.svg("rect", { x: columnX(l) + BAR / 2 - wide / 2, y, width: wide, height: Math.max(height - 1, 0.5), fill: run.groups[group].colour, class: "bar" }));
-        const about = () => [`Layer ${l + 1} · ${run.groups[group].name}`, [...sharesOf(l, group), layer.name]];
+        const bar = picture.appendChild(fg.svg("rect", { x: columnX(l) + BAR / 2 - wide / 2, y, width: wide, height: Math.max(height - 1, 0.5), fill: fillOf(group), class: "bar" }));
+        const about = () => [`Layer ${l + 1} · ${groups[group].name}`, [...sharesOf(l, group), layer.name]];
         bar.addEventListener("pointermove", (event) => fg.tip.show(event.clientX, event.clientY, ...about()));
         bar.addEventListener("pointerleave", fg.tip.hide);
       }
