@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lowest wheel-check bench bench-ship lint format schema clean
+.PHONY: setup demo test lowest wheel-check bench bench-ship lint format schema soak clean
 
 setup: $(READY)
 
@@ -45,6 +45,10 @@ bench: $(READY)
 
 bench-ship: $(READY)
 	$(BIN)/python benchmarks/ship.py
+
+# Kills at random moments, over all commands; KILLS=30 for a short one. Stopped, it goes on.
+soak: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak $(if $(KILLS),--kills $(KILLS))
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
