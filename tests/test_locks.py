@@ -10,8 +10,11 @@ import time
 
 import pytest
 
+from filtergroups.config import TableData
 from filtergroups.config_file import make_config
 from filtergroups.correction import Correction, load_corrections, save_corrections
+from filtergroups.data.splits import read_split
+from filtergroups.data.table import table_split
 from filtergroups.locks import held
 from filtergroups.run import Run
 from filtergroups.training import train
@@ -20,6 +23,8 @@ from tests.data.pictures import picture_table, table_tree
 HOLDER = """
 import sys, time
 from pathlib import Path
+from filtergroups.data.splits import read_split
+from filtergroups.data.table import table_split
 from filtergroups.locks import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
@@ -120,6 +125,29 @@ def test_results_of_many_processes_are_all_kept(tmp_path):
     for kind in ("mode", "sampled"):
         assert load_corrections(Run(tmp_path), kind, ROUNDS - 1)[0]
     assert {file.name for file in tmp_path.iterdir()} == {"results.json", "calibration.json", ".results.lock"}
+
+
+def draws(table, seed, rounds, start, found):
+    rows = [{"image": f"{n}.png"} for n in range(40)]
+    for turn in range(rounds):
+        config = TableData(kind="table", table=table, root=table.parent, split_file=table.with_name(f"{turn}.csv"))
+        start.wait()
+        found.put((turn, tuple(sorted(table_split(config, rows, [row["image"] for row in rows], seed).items()))))
+
+
+def test_of_two_trainings_that_draw_a_split_at_once_both_go_by_the_one_that_is_kept(tmp_path):
+    """Else one of them would later be evaluated on what it was trained on."""
+    context = multiprocessing.get_context("spawn")
+    start, found = context.Barrier(2), context.Queue()
+    drawers = [context.Process(target=draws, args=(tmp_path / "t.csv", seed, ROUNDS, start, found)) for seed in (0, 1)]
+    for drawer in drawers:
+        drawer.start()
+    used = [found.get(timeout=120) for _ in range(2 * ROUNDS)]
+    for drawer in drawers:
+        drawer.join(60)
+    assert drawers[0].exitcode == drawers[1].exitcode == 0
+    for turn, split in used:
+        assert dict(split) == read_split(tmp_path / f"{turn}.csv")
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,25 @@ def written_aside(path: Path, *, below: Path | None = None) -> Iterator[IO[bytes
         raise
 
 
+def write_new(path: Path, content: bytes) -> None:
+    """The whole file, where there is none yet: one that another process has written meanwhile stays as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary, handle = _new_file(path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without hard links
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def append(path: Path, text: str, *, below: Path) -> None:
     """Add to the end of a file below a folder; through no link, and to no pipe or device."""
     place_below(path, below)

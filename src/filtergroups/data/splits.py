@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from filtergroups.data.examples import SELECTION, SPLITS, DataError
-from filtergroups.writing import write_atomically
+from filtergroups.writing import write_new
 
 SHARES = (0.70, 0.15, 0.15)
 ALSO = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation", "testing": "test"}
@@ -89,8 +89,9 @@ def read_split(path: Path, column: str = "file") -> dict[str, str]:
 
 
 def write_split(path: Path, parts: Mapping[str, str], column: str = "file") -> None:
+    """Write a split, unless there is one: of two processes that draw at once, both go by the first."""
     lines = [f"{column},split", *(f"{_quoted(name)},{part}" for name, part in sorted(parts.items()))]
-    write_atomically(path, ("\n".join(lines) + "\n").encode())
+    write_new(path, ("\n".join(lines) + "\n").encode())
 
 
 def _quoted(text: str) -> str:

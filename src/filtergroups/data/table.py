@@ -193,9 +193,8 @@ def table_split(
             f"{path}: expected the split that the run was trained with, found no file; bring it back, or name it with "
             "--split-file (only `train` draws a new one)"
         )
-    split = drawn_split(config, rows, names, seed)
-    write_split(path, split)
-    return split
+    write_split(path, drawn_split(config, rows, names, seed))
+    return table_split(config, rows, names, seed, make=False)
 
 
 def _check_groups(
