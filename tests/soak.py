@@ -302,9 +302,10 @@ def left_over(*folders: Path) -> list[str]:
 
 
 def planned(kills: int) -> list[tuple[str, int]]:
-    """Stage and number of each kill; every stage has one at least."""
+    """Stage and number of each kill; every stage has one at least, and they take turns."""
     counts = {stage: max(1, round(share * kills / sum(SHARES.values()))) for stage, share in SHARES.items()}
-    return [(stage, number) for stage, count in counts.items() for number in range(count)]
+    most = max(counts.values())
+    return [(stage, number) for number in range(most) for stage, count in counts.items() if number < count]
 
 
 def outcomes_of(file: Path) -> Iterator[Outcome]:
