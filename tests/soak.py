@@ -4,6 +4,7 @@ Outside of CI. Stopped, it goes on where it was; a folder that is done, or of ot
 """
 
 import argparse
+import atexit
 import hashlib
 import json
 import os
@@ -81,9 +82,11 @@ class Soak:
         # To a file, as nobody reads a pipe while a process is waited for.
         errors = (self.home / "errors").open("w")
         with errors:
-            return subprocess.Popen(
+            self.process = subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=errors, text=True, env=self.environment, cwd=self.home
             )
+        atexit.register(self.process.kill)  # where this script is stopped, nobody goes on to write to its folder
+        return self.process
 
     def finish(self, command: list[str]) -> str | None:
         """Run to the end; what went wrong, else nothing."""
@@ -332,6 +335,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30, help="no kill is begun after these; call again to go on")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "filtergroups-soak")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     began, home, todo = time.monotonic(), asked.folder.resolve(), planned(asked.kills)
     file, settings = home / "outcomes.jsonl", json.dumps([asked.kills, asked.seed])
     known = home / "settings.json"
