@@ -11,10 +11,12 @@ import torch
 from torchmetrics.classification import MulticlassCalibrationError
 
 import filtergroups as fg
-from filtergroups.calibration import CalibrationMeter, Coverage, Labelled, Reliability, calibrate
+from filtergroups.calibrating import calibrate
+from filtergroups.calibration import CalibrationMeter, Coverage, Labelled, Reliability
 from filtergroups.config_file import make_config
 from filtergroups.correction import (
     BOUNDS,
+    NORMAL_QUANTILE,
     Correction,
     conformal_quantile,
     fit_interval,
@@ -285,7 +287,8 @@ def test_from_a_run_to_corrected_predictions(trained, folder, tmp_path):
     done = cli("evaluate", run, "--samples", 4, "--statistics", "recalibrated")
     assert "90 % interval, coverage" in done.stdout
     result = Run(run).results()[-1]["calibration"]
-    assert result["level"]["coverage_corrected"] > result["level"]["coverage"]
+    ratio = kept["sampled"]["level"]["value"] / NORMAL_QUANTILE
+    assert result["level"]["width_corrected"] == pytest.approx(ratio * result["level"]["width"], rel=1e-4)
     assert result["pattern"]["ece_corrected"] is not None
     assert (
         "are corrected, as `calibrate` fitted them"
@@ -296,8 +299,12 @@ def test_from_a_run_to_corrected_predictions(trained, folder, tmp_path):
         assert (old["level"], old["pattern"], old["level_std"]) == (new["level"], new["pattern"], new["level_std"])
         half = (float(new["level_high"]) - float(new["level_low"])) / 2
         assert half == pytest.approx(factor * float(new["level_std"]), rel=1e-2)
-    assert "--samples 0` corrects them" in predict(run, images, tmp_path / "mode.csv", samples=0).notes[0]
-    assert {row["level_low"] for row in read(tmp_path / "mode.csv")} == {""}
+    (note,) = predict(run, images, tmp_path / "mode.csv", samples=0).notes
+    assert note == (
+        f"no spread: there is one pass; `filtergroups calibrate {run} --samples 0` gives 90 % intervals "
+        "and corrects probabilities"
+    )
+    assert not {"level_std", "level_low", "level_high"} & set(read(tmp_path / "mode.csv")[0])
 
 
 def test_the_mode_network_gets_a_constant_interval_and_the_other_set_is_kept(trained, folder, tmp_path):

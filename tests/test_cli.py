@@ -80,9 +80,7 @@ def test_from_a_table_to_predictions(tmp_path):
     done = run("predict", "runs/my", "images", "-o", "out.csv", "--samples", 2, cwd=tmp_path)
     assert "predicted 60 files" in done.stdout
     lines = (tmp_path / "out.csv").read_text().splitlines()
-    assert lines[0].startswith(
-        "file,level,level_std,level_low,level_high,pattern,pattern_entropy,pattern_mutual_information,pattern_p_plain"
-    )
+    assert lines[0] == "file,level,pattern,pattern_entropy,pattern_p_plain,pattern_p_striped,error"
     assert len(lines) == 61
     (tmp_path / "images" / "broken.png").write_bytes(b"no")
     done = run("predict", "runs/my", "images", "-o", "out.csv", "--samples", 0, "--force", cwd=tmp_path, code=1)

@@ -5,6 +5,7 @@ import re
 import pytest
 
 import filtergroups as fg
+from filtergroups.paper_figures import NAMES
 from filtergroups.reporting.collect import record_of_network
 from filtergroups.reporting.simplex import probabilities_figure
 from filtergroups.run import RunError
@@ -21,10 +22,7 @@ def run(tmp_path_factory):
 def test_figures_are_written_with_their_fonts_inside(run, tmp_path):
     written = fg.figures(run, tmp_path, format="pdf")
     names = {path.name for path in written}
-    assert names == {
-        f"{name}.pdf"
-        for name in ("flow", "groups", "probabilities", "trajectories", "activations", "predictions", "curves")
-    }
+    assert names == {f"{name}.pdf" for name in NAMES}
     for path in written:
         content = path.read_bytes()
         assert content.startswith(b"%PDF")

@@ -161,7 +161,7 @@ def test_the_commands_for_faces_run(tmp_path):
 def test_the_commands_for_scans_run(tmp_path):
     assert run_section("Scans", tmp_path) == ["data", "train", "evaluate", "predict"]
     written = {path.name for path in (tmp_path / "out" / "patient_000").iterdir()}
-    assert written == {"ct.nii.gz", "ct_std.nii.gz", "organs.nii.gz", "organs_entropy.nii.gz"}
+    assert written == {"ct.nii.gz", "organs.nii.gz", "organs_entropy.nii.gz"}
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "bench"])

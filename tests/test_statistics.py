@@ -209,7 +209,7 @@ def test_evaluation_by_each_kind_of_statistics(trained):
     errors = [result["tasks"]["level"]["mae"] for result in found.values()]
     assert len(set(errors)) == 3
     assert evaluate(trained, samples=0)["tasks"] == found["recalibrated"]["tasks"]
-    # Each sampled pass has gates of its own, which statistics over all gates would fit badly.
-    assert evaluate(trained, samples=2)["statistics"] == "batch"
+    # What is measured is what `predict` says, also of sampled passes.
+    assert evaluate(trained, samples=2)["statistics"] == "recalibrated"
     with pytest.raises(ValueError, match="statistics is one of"):
         evaluate(trained, statistics="population")

@@ -111,7 +111,10 @@ def test_every_method_trains_and_is_evaluated(folder, tmp_path, method):
         [p for p in (folder / "labels.split.csv").read_text().split() if p.endswith(",test")]
     )
     assert result["samples"] == (2 if method in ("sfg", "constant_p") else 0)
-    assert json.loads((run / "results.json").read_text())[0]["tasks"]["level"]["mae"] == result["tasks"]["level"]["mae"]
+    kept = json.loads((run / "results.json").read_text())
+    assert [(of["split"], of["tasks"]["level"]["mae"]) for of in kept][1:] == [
+        ("test", result["tasks"]["level"]["mae"])
+    ]
 
 
 def test_a_cost_is_reached_and_logged(folder, tmp_path):
@@ -274,6 +277,8 @@ def test_killed_at_random_and_resumed_a_run_ends_with_the_same_weights(folder, t
     assert_same_weights(weights_of(run), weights_of(whole))
     assert_same_weights(weights_of(run, "best"), weights_of(whole, "best"))
     assert Run(run).statistics("best").read_bytes() == Run(whole).statistics("best").read_bytes()
+    results = [[{**of, "notes": None} for of in Run(path).results()] for path in (run, whole)]  # notes name the folder
+    assert results[0] == results[1] != []
     assert Run(run).metrics() == Run(whole).metrics()
 
 
@@ -419,9 +424,9 @@ def test_evaluation_of_a_folder_never_seen(tmp_path):
     assert result["examples"] == 10
     assert set(result["by"]["gender"]) <= {"male", "female"}
     assert 0 <= result["tasks"]["gender"]["accuracy"] <= 1
-    assert len(Run(run).results()) == 1
+    assert len(Run(run).results()) == 2  # and that of the part that chose the checkpoint
     evaluate(run, split="validation", samples=0)
-    assert len(Run(run).results()) == 2
+    assert len(Run(run).results()) == 3
 
 
 def test_evaluation_of_a_table_never_seen(trained, tmp_path):

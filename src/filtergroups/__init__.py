@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from filtergroups.baselines import METHODS
-    from filtergroups.calibration import calibrate
+    from filtergroups.calibrating import calibrate
     from filtergroups.compaction.build import compact
     from filtergroups.compaction.files import load_compact, save_compact
     from filtergroups.config_file import load_config
@@ -76,7 +76,7 @@ __all__ = [
 # Where each name lives: it is imported when it is first used, so that the command line answers at once.
 _HOMES = {
     "baselines": ("METHODS",),
-    "calibration": ("calibrate",),
+    "calibrating": ("calibrate",),
     "compaction.build": ("compact",),
     "compaction.files": ("load_compact", "save_compact"),
     "config_file": ("load_config",),

@@ -1,34 +1,18 @@
-"""Is a network as sure as it should be? Measured on any part, and corrected by one number a task."""
+"""Is a network as sure as it should be? Measured on any part, as predicted and as corrected."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from filtergroups.correction import (
-    BOUNDS,
-    Correction,
-    fit_interval,
-    fit_temperature,
-    half_width,
-    negative_log_likelihood,
-    save_corrections,
-    tempered,
-)
-from filtergroups.data.examples import Data, DataError, Volume
-from filtergroups.data.load import load_data
-from filtergroups.measuring import predicted
-from filtergroups.paths import AnyPath, as_path
-from filtergroups.restored import Restored, open_run
-from filtergroups.statistics import Kind, Step, use_recalibrated
+from filtergroups.correction import Correction, half_width, tempered
+from filtergroups.data.examples import Volume
 from filtergroups.tasks import Prediction, Task
-from filtergroups.volumes import predict_volume
 
 BINS = 15
 MOST_VOXELS = 200_000  # of a patient (or a batch of images): neighbours tell little more
-MOST_VALUES = 2_000_000  # kept in all for fitting
 
 
 @dataclass(frozen=True)
@@ -68,10 +52,12 @@ class Coverage:
     def __init__(self) -> None:
         self.count, self.inside, self.total = 0, 0, 0.0
 
-    def add(self, truth: Tensor, value: Tensor, half: Tensor) -> None:
+    def add(self, truth: Tensor, value: Tensor, half: Tensor | float) -> None:
+        """half: of the intervals' width, of each or of all."""
+        halves = torch.as_tensor(half, dtype=torch.float64).expand(truth.shape)
         self.count += len(truth)
-        self.inside += int(((truth.double() - value.double()).abs() <= half.double()).sum())
-        self.total += 2 * half.double().sum().item()
+        self.inside += int(((truth.double() - value.double()).abs() <= halves).sum())
+        self.total += 2 * halves.sum().item()
 
     @property
     def coverage(self) -> float | None:
@@ -112,10 +98,15 @@ class Reliability:
 
 
 class CalibrationMeter:
-    """Collects the calibration of all tasks, as predicted and as corrected."""
+    """Collects the calibration of all tasks, as predicted and as corrected.
 
-    def __init__(self, tasks: Sequence[Task], corrections: Mapping[str, Correction]) -> None:
-        self.tasks, self.corrections = tasks, corrections
+    has_spread: are there several passes? One has none, so that its real values have no interval before a correction.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], corrections: Mapping[str, Correction], *, has_spread: bool = True
+    ) -> None:
+        self.tasks, self.corrections, self.has_spread = tasks, corrections, has_spread
         self.coverage = {task.name: (Coverage(), Coverage()) for task in tasks}
         self.reliability = {task.name: (Reliability(), Reliability()) for task in tasks}
         self.classes: set[str] = set()
@@ -135,10 +126,11 @@ class CalibrationMeter:
     def add_labelled(self, name: str, found: Labelled) -> None:
         correction = self.corrections.get(name)
         if found.probabilities is None:
-            plain, corrected = self.coverage[name]
-            plain.add(found.truth, found.value, half_width(found.spread, None))
-            if correction is not None:
-                corrected.add(found.truth, found.value, half_width(found.spread, correction))
+            spread = found.spread if self.has_spread else None
+            halves = (half_width(spread, None), half_width(spread, correction) if correction is not None else None)
+            for coverage, half in zip(self.coverage[name], halves, strict=True):
+                if half is not None:
+                    coverage.add(found.truth, found.value, half)
             return
         self.classes.add(name)
         before, after = self.reliability[name]
@@ -168,113 +160,6 @@ OfBatch = tuple[dict[str, Prediction], dict[str, Tensor], dict[str, Tensor]]  # 
 def batch_of_one(predictions: Mapping[str, Prediction], volume: Volume) -> OfBatch:
     """A volume's predictions, labels and masks as those of a batch."""
 
-    def added(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values.unsqueeze(0)
-
-    batched = {
-        name: Prediction(p.value.unsqueeze(0), p.spread.unsqueeze(0), added(p.probabilities))
-        for name, p in predictions.items()
-    }
+    batched = {name: p.each(lambda field: field.unsqueeze(0)) for name, p in predictions.items()}
     labels, masks = ({name: t.unsqueeze(0) for name, t in of.items()} for of in (volume.labels, volume.masks))
     return batched, labels, masks
-
-
-def calibrate(
-    run: AnyPath, *, samples: int = 50, checkpoint: str = "best", progress: Step | None = None
-) -> dict[str, Any]:
-    """Fit a correction for every task on the part that chose the checkpoint and keep it in the run's calibration.json.
-
-    samples: Monte Carlo passes; 0: the mode network, which has corrections of its own. `predict` and `evaluate` use
-    them. The figures in the answer are of the part that was fitted to: `evaluate` gives held-out ones.
-    """
-    restored = open_run(as_path(run), checkpoint)
-    samples = restored.passes(samples)
-    kind: Kind = "sampled" if samples else "mode"
-    warning = use_recalibrated(restored, samples, progress)
-    part = restored.config.chosen_by
-    data = load_data(restored.config, constants=restored.progress.constants, parts=(part,), progress=progress)
-    collected = _collected(restored, data, samples, progress)
-    corrections: dict[str, Correction] = {}
-    notes = [] if warning is None else [warning]
-    for task in restored.tasks:
-        try:
-            corrections[task.name] = _fitted(collected[task.name])
-        except ValueError as problem:
-            notes.append(f"task '{task.name}' is not corrected: {problem} in the {part} part")
-    if not corrections:
-        raise DataError(f"nothing to calibrate: {notes[-1]}; enlarge that part and try again")
-    save_corrections(restored.run, kind, restored.progress.step, corrections)
-    notes += [
-        f"task '{name}': the temperature is at its bound, as every example was predicted right"
-        for name, correction in corrections.items()
-        if correction.kind == "temperature" and min(correction.value / BOUNDS[0], BOUNDS[1] / correction.value) < 1.001
-    ]
-    return {
-        "kind": kind, "samples": samples, "checkpoint": checkpoint, "step": restored.progress.step, "part": part,
-        "notes": notes,
-        "tasks": {name: asdict(correction) for name, correction in corrections.items()},
-        "validation": _before_and_after(restored.tasks, collected, corrections),
-    }  # fmt: skip
-
-
-def _collected(restored: Restored, data: Data, samples: int, progress: Step | None) -> dict[str, Labelled]:
-    found: dict[str, list[Labelled]] = {task.name: [] for task in restored.tasks}
-    calls, of_part = _predictions(restored, data, samples)
-    most = min(MOST_VOXELS, max(MOST_VALUES // calls, 1))
-    for number, (predictions, labels, masks) in enumerate(of_part, start=1):
-        for task in restored.tasks:
-            name = task.name
-            found[name].append(Labelled.of(task, predictions[name], labels[name], masks.get(name), most, number))
-        if progress is not None:
-            progress("predicting the part that chose the checkpoint", number, calls)
-    return {name: Labelled.joined(parts) for name, parts in found.items()}
-
-
-def _predictions(restored: Restored, data: Data, samples: int) -> tuple[int, Iterator[OfBatch]]:
-    """How many batches (or patients) the part has that is fitted to, and their predictions, labels and masks."""
-    how: dict[str, Any] = {
-        "samples": samples, "seed": restored.config.seed, "temperature": restored.temperature, "statistics": "running",
-    }  # fmt: skip
-    chosen_by = restored.config.chosen_by
-    if chosen_by not in data.parts:
-        raise DataError(f"expected examples in the part '{chosen_by}', found none; add some to the split")
-    if chosen_by in data.volumes:
-        volumes = data.volumes[chosen_by]
-
-        def of_volumes() -> Iterator[OfBatch]:
-            for volume in volumes:
-                found = predict_volume(restored.network, volume.image, **restored.windows, **how)
-                yield batch_of_one(found, volume)
-
-        return len(volumes), of_volumes()
-    part, size = data.parts[chosen_by], restored.config.training.batch_size
-
-    def of_images() -> Iterator[OfBatch]:
-        for _, batch, found in predicted(restored.network, part, batch_size=size, **how):
-            yield found, batch.labels, batch.masks
-
-    return -(-len(part) // size), of_images()
-
-
-def _fitted(found: Labelled) -> Correction:
-    if found.probabilities is not None:
-        return fit_temperature(found.probabilities, found.truth.long())
-    return fit_interval(found.truth.double() - found.value.double(), found.spread)
-
-
-def _before_and_after(
-    tasks: Sequence[Task], collected: Mapping[str, Labelled], corrections: Mapping[str, Correction]
-) -> dict[str, dict[str, Any]]:
-    meter = CalibrationMeter(tasks, corrections)
-    for name, found in collected.items():
-        meter.add_labelled(name, found)
-    results = meter.results()
-    for name, correction in corrections.items():
-        found = collected[name]
-        if found.probabilities is not None:
-            truth = found.truth.long()
-            results[name]["nll"] = negative_log_likelihood(found.probabilities, truth)
-            results[name]["nll_corrected"] = negative_log_likelihood(
-                tempered(found.probabilities, correction.value), truth
-            )
-    return results

@@ -220,7 +220,7 @@ def calibrate(
 ) -> None:
     """Correct intervals and probabilities by one number a task, fitted on the part that chose the checkpoint."""
     with one_line_errors():
-        from filtergroups.calibration import calibrate as calibrate_run
+        from filtergroups.calibrating import calibrate as calibrate_run
         from filtergroups.tables import calibration_table
 
         bar = progress_bar()
@@ -267,13 +267,13 @@ def predict(
     samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes; 0: the mode network")] = 50,
     force: Force = False,
     intervals: Annotated[
-        bool, typer.Option("--intervals", help="for scans: also 90 % intervals and class probabilities")
+        bool, typer.Option("--intervals", help="for scans and maps: also 90 % intervals and class probabilities")
     ] = False,
     precision: Annotated[
         float | None, typer.Option(min=0, help="stop early once every standard error is at most this (0.01: 1 %)")
     ] = None,
 ) -> None:
-    """Predict a user's own files, with the spread."""
+    """Predict a user's own files, with what is known of their error."""
     with one_line_errors():
         bar = progress_bar()
         try:
@@ -309,7 +309,9 @@ def report(
     data: Annotated[Path | None, typer.Option(help="where the data are now, if they moved")] = None,
     split: Annotated[str | None, typer.Option(help="show predictions of train, validation or test")] = None,
     examples: Annotated[int, typer.Option(min=1, max=48, help="images in each grid")] = 12,
-    samples: Annotated[int, typer.Option(min=0, help="Monte Carlo passes of a prediction; 0: the mode network")] = 10,
+    samples: Annotated[
+        int | None, typer.Option(min=0, help="Monte Carlo passes of a prediction; default as in the results shown")
+    ] = None,
     force: Force = False,
 ) -> None:
     """See what was learned: one HTML file that needs no network."""

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from filtergroups.run import Run, RunError
 from filtergroups.statistics import Kind
-from filtergroups.tasks import Prediction
 from filtergroups.writing import write_atomically
 
 LEVEL = 0.9  # of the intervals
@@ -40,17 +39,16 @@ def tempered(probabilities: Tensor, temperature: float, axis: int = 1) -> Tensor
     return (probabilities.double().clamp_min(TINY).log() / temperature).softmax(axis)
 
 
-def half_width(spread: Tensor, correction: Correction | None) -> Tensor:
-    """Half of the 90 % interval around a real value, in the label's units."""
-    if correction is None:
-        return NORMAL_QUANTILE * spread
-    return torch.full_like(spread, correction.value) if correction.kind == "constant" else correction.value * spread
+def half_width(spread: Tensor | None, correction: Correction | None) -> Tensor | float | None:
+    """Half of the 90 % interval around a real value, in the label's units; None where nothing is known of it.
 
-
-def interval(prediction: Prediction, correction: Correction | None) -> tuple[Tensor, Tensor]:
-    """The lower and upper end of the 90 % interval of real values."""
-    half = half_width(prediction.spread, correction)
-    return prediction.value - half, prediction.value + half
+    spread: over at least two passes; None: there was one, so that an interval made of its spread would have no width.
+    """
+    if correction is not None and correction.kind == "constant":
+        return correction.value
+    if spread is None:
+        return None
+    return (NORMAL_QUANTILE if correction is None else correction.value) * spread
 
 
 def negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> float:

@@ -2,27 +2,23 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from filtergroups.calibration import CalibrationMeter, batch_of_one
 from filtergroups.config import Config, FacesData, PhantomData, ScansData, TableData
-from filtergroups.correction import load_corrections
-from filtergroups.data.examples import SPLITS, DataError, Examples, Volumes
+from filtergroups.data.examples import SPLITS, Data, DataError, Examples, Volumes
 from filtergroups.data.load import load_data
 from filtergroups.data.table import read_table
-from filtergroups.measuring import Meter, measure_plain, predicted
-from filtergroups.network import Statistics
+from filtergroups.measuring import Meter, measure_plain
 from filtergroups.paths import AnyPath, as_path, optional_path
-from filtergroups.restored import Restored, open_run
+from filtergroups.predictor import PASSES, Norms, Predictor, predictor_of
+from filtergroups.restored import open_run
 from filtergroups.run import RunError
-from filtergroups.statistics import Kind, use_recalibrated
-from filtergroups.volumes import measure_volume, over_patients, plain_predictions, predict_volume
+from filtergroups.volumes import measure_volume, over_patients, plain_predictions
 
 Step = Callable[[str, int, int], None]
-Norms = Literal["batch", "running", "recalibrated"]
-NORMS = ("batch", "running", "recalibrated")
 
 
 def evaluate(
@@ -32,7 +28,7 @@ def evaluate(
     split_file: AnyPath | None = None,
     table: AnyPath | None = None,
     split: str = "test",
-    samples: int = 50,
+    samples: int = PASSES,
     by: str | None = None,
     checkpoint: str = "best",
     statistics: Norms | None = None,
@@ -42,53 +38,62 @@ def evaluate(
 
     table: other labels for a run of a table: all its rows, unless a split_file or the run's split column parts them.
     samples: Monte Carlo passes; 0: the mode network. by: a column to report results by. statistics: of the norms; None:
-    recalibrated over the training data, and those of the batch for sampled passes over images (each pass has features
-    of its own gates, which statistics of all gates fit badly). The result is also kept in the run's results.json; its
-    calibration is as predicted and, after `calibrate`, as corrected.
+    recalibrated over the training data, as `predict` has them; `batch` is the paper's way. The result is also kept in
+    the run's results.json; its calibration is as predicted and, after `calibrate`, as corrected.
     """
-    if statistics not in (None, *NORMS):
-        raise ValueError(f"statistics is one of {list(NORMS)}, found {statistics!r}; choose one")
     data, split_file, table = (optional_path(given) for given in (data, split_file, table))
     restored = open_run(as_path(run), checkpoint)
     config = restored.config if table is None else with_table(restored.config, table, split)
     config = moved(config, data, split_file)
+    if data is not None and isinstance(config.data, FacesData):  # a share is one of the run's own training part
+        config = config.model_copy(update={"data": config.data.model_copy(update={"fraction": 1.0, "labelled": {}})})
     found = load_data(config, constants=restored.progress.constants, parts=(split,), progress=progress)
-    samples = restored.passes(samples)
     if split not in found.parts:
         raise DataError(f"expected examples in the part '{split}', found none; use --split or --split-file")
-    statistics = statistics or ("batch" if samples and split not in found.volumes else "recalibrated")
-    notes = []
-    if statistics == "recalibrated" and (warning := use_recalibrated(restored, samples, progress)):
-        statistics = "running"
-        notes.append(warning)
-    norms: Statistics = "batch" if statistics == "batch" else "running"
-    kind: Kind = "sampled" if samples else "mode"
-    corrections, stale = load_corrections(restored.run, kind, restored.progress.step)
-    notes += [stale] if stale else []
-    if corrections and statistics == "batch":
-        notes.append("corrections were fitted with recalibrated norms, as `predict` has them, not those of the batch")
-    meter = CalibrationMeter(restored.tasks, corrections)
-    if split in found.volumes:
-        if by is not None:
-            raise DataError(f"--by: a column is for images, found {by!r} for scans; leave it out: they have regions")
-        result = _of_volumes(restored, found.volumes[split], samples, norms, meter, progress)
-    else:
-        result = _of_images(restored, found.parts[split], samples, norms, by, meter, progress)
-    result = {
-        "split": split,
-        "samples": samples,
-        "checkpoint": checkpoint,
-        "data": str(table or data) if table or data else None,
-        "statistics": statistics,
-        **result,
-        "calibration": meter.results(),
-        "notes": notes,
-    }
+    predictor = predictor_of(restored, samples, norms=statistics, progress=progress)
+    elsewhere = table or data
+    result = measured(predictor, found, split, by=by, elsewhere=elsewhere, progress=progress)
     try:
         restored.run.save_result(result)
     except OSError as error:
         raise RunError(f"{restored.run.path}: could not write results.json: {error.strerror}") from None
     return result
+
+
+def measured(
+    predictor: Predictor,
+    data: Data,
+    split: str,
+    *,
+    by: str | None = None,
+    elsewhere: Path | None = None,
+    progress: Step | None = None,
+) -> dict[str, Any]:
+    """Metrics of what a run predicts of a part, with their calibration; elsewhere: the place of other data."""
+    restored = predictor.restored
+    meter = CalibrationMeter(predictor.tasks, predictor.corrections, has_spread=predictor.has_spread)
+    if split in data.volumes:
+        if by is not None:
+            raise DataError(f"--by: a column is for images, found {by!r} for scans; leave it out: they have regions")
+        result = _of_volumes(predictor, data.volumes[split], meter, progress)
+    else:
+        result = _of_images(predictor, data.parts[split], by, meter, progress)
+    notes = list(predictor.notes)
+    if predictor.stale or predictor.lacks_intervals:
+        notes.append(predictor.certainty)
+    if predictor.corrections and split == restored.config.chosen_by and elsewhere is None:
+        notes.append("corrections were fitted on this part: what is called corrected here is not held-out")
+    return {
+        "split": split,
+        "samples": predictor.samples,
+        "checkpoint": restored.checkpoint,
+        "step": restored.progress.step,
+        "data": None if elsewhere is None else str(elsewhere),
+        "statistics": predictor.norms,
+        **result,
+        "calibration": meter.results(),
+        "notes": notes,
+    }
 
 
 def moved(config: Config, root: Path | None, split_file: Path | None) -> Config:
@@ -127,23 +132,14 @@ def with_table(config: Config, table: Path, part: str) -> Config:
 
 
 def _of_images(
-    restored: Restored,
-    part: Examples,
-    samples: int,
-    statistics: Statistics,
-    by: str | None,
-    calibration: CalibrationMeter,
-    progress: Step | None,
+    predictor: Predictor, part: Examples, by: str | None, calibration: CalibrationMeter, progress: Step | None
 ) -> dict[str, Any]:
-    size, tasks = restored.config.training.batch_size, restored.tasks
+    tasks, restored = predictor.tasks, predictor.restored
     meter = Meter(tasks)
     groups = part.subgroup(by) if by else []
     meters = {group: Meter(tasks) for group in sorted(set(groups))}
     done = 0
-    for indices, batch, predictions in predicted(
-        restored.network, part, batch_size=size, samples=samples, seed=restored.config.seed,
-        temperature=restored.temperature, statistics=statistics,
-    ):  # fmt: skip
+    for indices, batch, predictions in predictor.examples(part):
         meter.add(predictions, batch)
         calibration.add(predictions, batch.labels, batch.masks)
         for group in {groups[index] for index in indices} if by else ():
@@ -152,7 +148,7 @@ def _of_images(
         done += len(indices)
         if progress is not None:
             progress("evaluating", done, len(part))
-    plain = measure_plain(part, tasks, restored.progress.plain, batch_size=size)
+    plain = measure_plain(part, tasks, restored.progress.plain, batch_size=restored.config.training.batch_size)
     result: dict[str, Any] = {
         "examples": len(part),
         "tasks": meter.results(),
@@ -165,21 +161,14 @@ def _of_images(
 
 
 def _of_volumes(
-    restored: Restored,
-    volumes: Volumes,
-    samples: int,
-    statistics: Statistics,
-    calibration: CalibrationMeter,
-    progress: Step | None,
+    predictor: Predictor, volumes: Volumes, calibration: CalibrationMeter, progress: Step | None
 ) -> dict[str, Any]:
+    restored, tasks = predictor.restored, predictor.tasks
     assert restored.scans is not None
-    tasks, bone = restored.tasks, restored.scans.bone_above
+    bone = restored.scans.bone_above
     patients, plain = [], []
     for number, volume in enumerate(volumes, start=1):
-        predictions = predict_volume(
-            restored.network, volume.image, **restored.windows, samples=samples, seed=restored.config.seed,
-            temperature=restored.temperature, statistics=statistics,
-        )  # fmt: skip
+        predictions = predictor.volume(volume.image)
         patients.append(measure_volume(tasks, predictions, volume, restored.names, bone))
         calibration.add(*batch_of_one(predictions, volume))
         answers = plain_predictions(tasks, volume, restored.progress.plain)

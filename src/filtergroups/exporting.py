@@ -15,12 +15,12 @@ import filtergroups
 from filtergroups.compaction.build import compact
 from filtergroups.compaction.files import FORMATS, save_compact
 from filtergroups.compaction.steps import CompactNetwork
-from filtergroups.correction import Correction, load_corrections
+from filtergroups.correction import Correction
 from filtergroups.data.examples import DataError
 from filtergroups.listing import prepare_output
 from filtergroups.paths import AnyPath, as_path, optional_path
+from filtergroups.predictor import Predictor, predictor_of
 from filtergroups.restored import Restored, open_run
-from filtergroups.statistics import use_recalibrated
 from filtergroups.tasks import Task
 from filtergroups.writing import write_atomically
 
@@ -75,14 +75,15 @@ def export(
     asked = [name for name in known if not tasks or name in tasks]
     path = optional_path(out) or restored.run.path / f"{'-'.join(asked) if tasks else 'model'}.{to}"
     prepare_output(path, force)
-    notes = [warning] if (warning := use_recalibrated(restored, 0, progress)) else []
+    predictor = predictor_of(restored, 0, progress=progress)
+    notes = list(predictor.notes)
     dead = restored.network.liveness(asked)
     if any(of_layer.any() for of_layer in dead.dead):
         notes.append(f"{dead}; they are left out")
     shape = image_shape(restored)
     small = compact(restored.network, asked, image_shape=shape)
     check_against_mode(restored, small)
-    save_compact(small, path, to, about(restored, asked, small))
+    save_compact(small, path, to, about(predictor, asked, small))
     rows = costs(restored, asked, small, path.stat().st_size) if measure else []
     if rows:
         _keep(restored, path, to, asked, rows)
@@ -99,9 +100,9 @@ def image_shape(restored: Restored) -> tuple[int, ...]:
     return (channels, *(length + 2 * padding for length in restored.windows["window"]))
 
 
-def about(restored: Restored, asked: Sequence[str], small: CompactNetwork) -> dict[str, Any]:
+def about(predictor: Predictor, asked: Sequence[str], small: CompactNetwork) -> dict[str, Any]:
     """What a user of the file needs to know, as JSON values."""
-    corrections, _ = load_corrections(restored.run, "mode", restored.progress.step)
+    restored, corrections = predictor.restored, predictor.corrections
     scans = restored.scans
     what: dict[str, Any] = {
         "tasks": [described_task(task, restored.names, corrections) for task in restored.tasks if task.name in asked],

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from filtergroups.certainty import passes_in_words
 from filtergroups.measuring import Results
-from filtergroups.network import GroupedNetwork
+from filtergroups.network import GroupedNetwork, Statistics
+from filtergroups.predictor import NORMS
 from filtergroups.progress import Reporter
 from filtergroups.run import Run
 
@@ -57,12 +59,16 @@ class Journal:
             about.append(f"shared {shares}")
         self.report.step(step, "  ".join(about))
 
-    def validation(self, step: int, part: str, results: Results, criteria: dict[str, float]) -> None:
+    def validation(
+        self, step: int, part: str, results: Results, criteria: dict[str, float], norms: Statistics, samples: int
+    ) -> None:
+        """How good the network is as it stands; norms, samples: which statistics, and how many passes, that was by."""
         if self.writes:
-            self.run.record({"step": step, "kind": "validation", "results": results, "criteria": criteria})
+            how = {"norms": norms, "samples": samples}
+            self.run.record({"step": step, "kind": "validation", **how, "results": results, "criteria": criteria})
             self._draw(step, {f"validation/{task}_{name}": value for task, name, value in single(results)})
         shown = ", ".join(f"{task} {name} {value:.4g}" for task, name, value in single(results))
-        self.say(f"step {step}: {part} {shown}")
+        self.say(f"step {step}: {part} {shown} ({NORMS[norms]}, {passes_in_words(samples)})")
 
     def snapshot(self, network: GroupedNetwork, step: int) -> None:
         """Keep p of every layer."""

@@ -85,10 +85,10 @@ def predict_table(
     files: Sequence[Path],
     out: Path,
     constants: Mapping[str, Any],
-    rows_of: Callable[[Array, list[Path]], list[dict[str, Any]]],
+    rows_of: Callable[[Array, dict[int, Path]], list[dict[str, Any]]],
     progress: Callable[[str, int, int], None] | None,
 ) -> Predicted:
-    """Decode images batch by batch, predict them by `rows_of` (their pixels and files -> a row each), write the table.
+    """Decode images batch by batch, predict them by `rows_of` (pixels, files by row -> a row each), write the table.
 
     A file that cannot be read keeps its row, which says why under `error`.
     """
@@ -104,7 +104,7 @@ def predict_table(
                 rows[number]["error"] = str(error)
                 result.problems.append(f"{file}: {error}")
         if readable:
-            predicted = rows_of(np.stack(list(readable.values())), [files[number] for number in readable])
+            predicted = rows_of(np.stack(list(readable.values())), {number: files[number] for number in readable})
             for number, row in zip(readable, predicted, strict=True):
                 rows[number] |= row
             result.count += len(readable)

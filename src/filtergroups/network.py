@@ -18,7 +18,7 @@ from filtergroups.groups.layer import ConcatMerge, GroupedConv, task_merge
 from filtergroups.groups.lift import Lifted, lift_backbone
 from filtergroups.groups.liveness import Liveness, liveness
 from filtergroups.groups.norms import GroupedNorm
-from filtergroups.groups.passes import Passes, passes_at_once
+from filtergroups.groups.passes import Passes, has_converged, passes_at_once
 from filtergroups.groups.processes import rows_of_this_process, world_size
 from filtergroups.groups.recording import record
 from filtergroups.groups.routing import TASKS_AND_SHARED, Family, family
@@ -150,6 +150,11 @@ class GroupedNetwork(nn.Module):
     def is_random(self) -> bool:
         """Are gates sampled?"""
         return any(assignment.kind != "fixed" for assignment in self.assignments())
+
+    @property
+    def passes_differ(self) -> bool:
+        """Has a prediction of several passes a spread? Not where every kernel is fixed, or as good as certain."""
+        return any(a.kind != "fixed" and not has_converged(a, CONVERGED) for a in self.assignments())
 
     def grouped_layers(self) -> Iterator[GroupedConv]:
         """The layers whose kernels are assigned to groups, in network order."""

@@ -22,7 +22,7 @@ from filtergroups.reporting.evidence import Evidence, Step, chosen_inputs, evide
 from filtergroups.reporting.examples import Example, look
 from filtergroups.reporting.flow import Band, flow
 from filtergroups.reporting.learned import with_network
-from filtergroups.reporting.predictions import map_pixels
+from filtergroups.reporting.predictions import in_full, map_pixels
 from filtergroups.reporting.simplex import probabilities_figure, trajectories_figure
 from filtergroups.reporting.slices import look_at_scans
 from filtergroups.run import RunError
@@ -41,7 +41,7 @@ def figures(
     format: Format | str = "pdf",
     data: AnyPath | None = None,
     split: str | None = None,
-    samples: int = 10,
+    samples: int | None = None,
     force: bool = False,
     progress: Step | None = None,
 ) -> list[Path]:
@@ -53,7 +53,7 @@ def figures(
     if existing and not force:
         raise RunError(f"{existing[0]}: expected a new file, found one; use --force or -o")
     record = record_of_run(as_path(run))
-    evidence = evidence_for(record, data=data, split=split, progress=progress)
+    evidence = evidence_for(record, data=data, split=split, samples=samples, progress=progress)
     record = with_network(record, evidence.network)
     drawers: dict[str, Callable[[], Figure | None]] = {
         "flow": lambda: None if record.stitched else flow_figure(record),
@@ -62,7 +62,7 @@ def figures(
         "probabilities": lambda: probabilities_figure(record),
         "trajectories": lambda: trajectories_figure(record),
         "activations": lambda: activations_figure(record, evidence),
-        "predictions": lambda: predictions_figure(evidence, samples),
+        "predictions": lambda: predictions_figure(evidence),
         "curves": lambda: curves_figure(record),
         "calibration": lambda: calibration_figure(record),
     }
@@ -204,30 +204,30 @@ def _show(axes: Any, pixels: Any) -> None:
     axes.set_axis_off()
 
 
-def predictions_figure(evidence: Evidence, samples: int) -> Figure | None:
+def predictions_figure(evidence: Evidence) -> Figure | None:
     """Some examples with truth and prediction; of scans the middle slice of the first patient."""
-    if evidence.problem is not None or evidence.restored is None:
+    if evidence.problem is not None or evidence.predictor is None:
         return None
     if evidence.volumes is not None:
-        patient = look_at_scans(evidence, samples=samples)[0]
+        patient = look_at_scans(evidence)[0]
         figure, all_axes = grid_of(len(patient.panels), 4, 1.5)
         for axes, panel in zip(all_axes, patient.panels, strict=True):
             _show(axes, panel.stack[len(panel.stack) // 2])
             axes.set_title(panel.title)
         return figure
-    looked = look(evidence, count=8, samples=samples)
+    looked = look(evidence, count=8)
     if any(answer.maps for answer in looked.some[0].answers):
         return _maps_figure(looked.some[:3])
     figure, all_axes = grid_of(len(looked.some), 4, 2.0)
     for axes, example in zip(all_axes, looked.some, strict=True):
         _show(axes, example.image)
-        told = [f"{a.task.name}: {a.truth} → {a.value}" for a in example.answers]
+        told = [f"{a.task.name}: {a.truth} → {in_full(a)}" for a in example.answers]
         axes.set_title("\n".join(told), fontsize=6.5)
     return figure
 
 
 def _maps_figure(examples: list[Example]) -> Figure:
-    """A row an example: the image, then truth, prediction and spread of every task with an answer at every pixel."""
+    """A row an example: the image, then the maps of every task with an answer at every pixel."""
     rows = [
         {"input": example.image}
         | {f"{a.task.name}: {n}": p for a in example.answers if a.maps for n, p in map_pixels(a).items()}

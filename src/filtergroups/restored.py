@@ -60,7 +60,7 @@ class Restored:
 
     def passes(self, samples: int) -> int:
         """How many passes a prediction needs: one of the mode network (0) where all passes would be the same."""
-        return samples if self.network.is_random else 0
+        return samples if self.network.passes_differ else 0
 
 
 def open_run(path: Path, checkpoint: str = "best") -> Restored:

@@ -153,8 +153,8 @@ class Run:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
     def save_result(self, result: dict[str, Any]) -> None:
-        """Keep a result beside those of other splits, samples and checkpoints."""
-        same = ("split", "samples", "checkpoint", "data")
+        """Keep a result beside those of other splits, samples, checkpoints and norms."""
+        same = ("split", "samples", "checkpoint", "data", "statistics")
         with self.changing():
             others = [old for old in self.results() if any(old.get(key) != result.get(key) for key in same)]
             write_atomically(self.path / "results.json", json.dumps([*others, result], indent=1).encode())

@@ -1,7 +1,7 @@
 """Predictions for a user's own scans, as NIfTI volumes, by a run's network or by an exported file."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from filtergroups.answers import Answer, answer
 from filtergroups.config import ScansData
-from filtergroups.correction import Correction, interval, tempered
+from filtergroups.correction import Correction
 from filtergroups.data.examples import DataError
 from filtergroups.listing import Predicted, prepare_folder
 from filtergroups.network import Statistics
@@ -26,6 +27,7 @@ Array = np.ndarray[Any, Any]
 
 def predict_scans(
     predict_one: Callable[[Tensor], dict[str, Prediction]],
+    answer_of: Callable[..., Answer],
     tasks: Sequence[Task],
     scans: ScansData,
     constants: dict[str, Any],
@@ -33,11 +35,10 @@ def predict_scans(
     out: Path,
     *,
     force: bool,
-    corrections: Mapping[str, Correction],
     intervals: bool,
     progress: Callable[[str, int, int], None] | None,
 ) -> Predicted:
-    """Predict each scan by `predict_one` (preprocessed image -> predictions) and write its volumes."""
+    """Predict each scan by `predict_one` (preprocessed image -> predictions) and write the volumes of its answers."""
     import nibabel
 
     from filtergroups.data.scans import preprocess_volume, to_original_grid
@@ -58,7 +59,7 @@ def predict_scans(
         predictions = predict_one(image)
         for task in tasks:
             prediction = predictions[task.name]
-            for suffix, values in _maps(task, prediction, corrections.get(task.name), intervals).items():
+            for suffix, values in maps_of(answer_of(task, prediction, axis=0), intervals).items():
                 if values.ndim > prediction.value.ndim:  # classes in front: the last axis of a NIfTI file
                     array = np.stack([to_original_grid(one, way_back) for one in values], -1)
                 else:
@@ -82,22 +83,13 @@ def _label_map(classes: Array, constants: dict[str, Any]) -> Array:
     return labels
 
 
-def _maps(task: Task, prediction: Prediction, correction: Correction | None, intervals: bool) -> dict[str, Tensor]:
-    """What is written of a task, by the end of the file's name: its values and maps of how sure they are."""
-    if not isinstance(task, Segmentation):
-        maps = {"": prediction.value, "_std": prediction.spread}
-        if intervals:
-            maps["_low"], maps["_high"] = interval(prediction, correction)
-        return maps
-    assert prediction.mutual_information is not None
-    assert prediction.probabilities is not None
-    maps = {"": prediction.value, "_entropy": prediction.spread}
-    if prediction.mutual_information.any():  # one pass has nobody to disagree with
-        maps["_mutual_information"] = prediction.mutual_information
+def maps_of(answer: Answer, intervals: bool) -> dict[str, Tensor]:
+    """What is written of an answer at every place, by the end of the file's name: the value, and how sure it is."""
+    maps = {"": answer.value, "_std": answer.deviation, "_entropy": answer.entropy}
+    maps["_mutual_information"] = answer.mutual_information
     if intervals:
-        probabilities = prediction.probabilities
-        maps["_probabilities"] = probabilities if correction is None else tempered(probabilities, correction.value, 0)
-    return maps
+        maps |= {"_low": answer.low, "_high": answer.high, "_probabilities": answer.probabilities}
+    return {end: values for end, values in maps.items() if values is not None}
 
 
 def scan_files(inputs: Sequence[Path], scans: ScansData) -> dict[str, Path]:
@@ -147,12 +139,10 @@ def predict_scans_with_file(
     network = ShippedNetwork(model)
     scans = ScansData.model_validate({**model.about["scans"], "root": "."})
     window, padding = tuple(model.about["windows"]["window"]), model.about["windows"]["padding"]
-    if intervals and not network.corrections:
-        raise DataError("--intervals: one pass has no spread; calibrate the run with --samples 0, then export again")
     return predict_scans(
-        partial(predict_volume, network, window=window, padding=padding, samples=0),
+        partial(predict_volume, network, window=window, padding=padding, samples=0), network.answer,
         network.tasks, scans, model.about["constants"], inputs, out,
-        force=force, corrections=network.corrections, intervals=intervals, progress=progress,
+        force=force, intervals=intervals, progress=progress,
     )  # fmt: skip
 
 
@@ -167,6 +157,9 @@ class ShippedNetwork:
 
     def __call__(self, images: Tensor) -> dict[str, Tensor]:
         return {name: torch.from_numpy(output) for name, output in self.model.outputs(images.numpy()).items()}
+
+    def answer(self, task: Task, prediction: Prediction, axis: int = 1) -> Answer:
+        return answer(prediction, self.corrections.get(task.name), 0, axis)
 
     @contextmanager
     def evaluating(self, statistics: Statistics) -> Iterator[None]:

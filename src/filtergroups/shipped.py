@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from filtergroups.cells import Cells, Maps, class_cells, real_cells
+from filtergroups.certainty import in_words
 from filtergroups.data.decoding import SUFFIXES, normalised_array
 from filtergroups.data.errors import DataError
 from filtergroups.listing import Predicted, found_files, predict_table, prepare_output
 
 KEY, FORMAT = "filtergroups", "filtergroups compact 1"
+CLASSES, MAPS = ("Classification", "Segmentation"), ("Segmentation", "ImageRegression")  # kinds of tasks
 Array = np.ndarray[Any, Any]
 
 
@@ -68,11 +71,14 @@ def predict_with_file(
 ) -> Predicted:
     """Predict images or scans by an exported file; preprocessing scans needs torch, images do not."""
     model = open_shipped(path)
+    if intervals and lacks_intervals(model) and not any(task["correction"] for task in model.tasks):
+        raise DataError(f"--intervals: {correction_note(model)}")
     if model.about["kind"] == "images":
-        return predict_images(model, inputs, out, force=force, progress=progress)
-    from filtergroups.scan_inference import predict_scans_with_file
+        done = predict_images(model, inputs, out, force=force, intervals=intervals, progress=progress)
+    else:
+        from filtergroups.scan_inference import predict_scans_with_file
 
-    done = predict_scans_with_file(model, inputs, out, force=force, intervals=intervals, progress=progress)
+        done = predict_scans_with_file(model, inputs, out, force=force, intervals=intervals, progress=progress)
     return replace(done, notes=[correction_note(model)])
 
 
@@ -82,60 +88,86 @@ def predict_images(
     out: Path,
     *,
     force: bool = False,
+    intervals: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Predicted:
     """Predict images into a CSV with the same columns as `predict` of the run with --samples 0."""
     files = found_files(inputs, SUFFIXES)
     prepare_output(out, force)
+    with_maps = [task["name"] for task in model.tasks if task["kind"] in MAPS]
+    maps = Maps(out, with_maps, force) if with_maps else None
     constants = model.about["constants"]
 
-    def rows_of(pixels: Array, files: list[Path]) -> list[dict[str, Any]]:
+    def rows_of(pixels: Array, files: dict[int, Path]) -> list[dict[str, Any]]:
         outputs = model.outputs(normalised_array(pixels, constants["mean"], constants["deviation"]))
-        rows: list[dict[str, Any]] = [{} for _ in files]
-        for n, row in enumerate(rows):
+        rows: list[dict[str, Any]] = []
+        for n, (number, file) in enumerate(files.items()):
+            rows.append({})
             for task in model.tasks:
-                row |= _cells(task, outputs[task["name"]][n])
+                name, output, labels = task["name"], outputs[task["name"]][n], labels_of(task)
+                if maps is None or task["kind"] not in MAPS:
+                    rows[-1] |= _cells(task, output, labels)
+                else:
+                    rows[-1] |= maps.cells(name, number, file, _maps(task, output, intervals), labels or None)
         return rows
 
-    return replace(predict_table(files, out, constants, rows_of, progress), notes=[correction_note(model)])
+    return predict_table(files, out, constants, rows_of, progress)
+
+
+def labels_of(task: dict[str, Any]) -> list[str]:
+    """The names of a task's classes, or their numbers; none of real values."""
+    if task["kind"] not in CLASSES:
+        return []
+    return task["labels"] or [str(n) for n in range(task["classes"])]
+
+
+def lacks_intervals(model: Shipped) -> bool:
+    """Are there real values without a correction? One pass has no spread that could stand for it."""
+    return any(task["kind"] not in CLASSES and not task["correction"] for task in model.tasks)
 
 
 def correction_note(model: Shipped) -> str:
-    """A line that says whether intervals and probabilities are corrected."""
-    if all(task["correction"] for task in model.tasks):
-        return "90 % intervals and probabilities are corrected, as `calibrate` fitted them"
-    return "90 % intervals and probabilities are not corrected: calibrate the run with --samples 0, then export again"
+    """A line that says what intervals and probabilities are worth: as `predict` says it of the run at its mode."""
+    return in_words(
+        {task["name"]: task["kind"] in CLASSES for task in model.tasks},
+        [task["name"] for task in model.tasks if task["correction"]],
+        passes=0, fixed=False, remedy="calibrating the run with --samples 0 and exporting it again",
+    )  # fmt: skip
 
 
-def _cells(task: dict[str, Any], output: Array) -> dict[str, str]:
-    """One image's cells of one task; the names are those of the run's own table."""
+def _cells(task: dict[str, Any], output: Array, labels: Sequence[str]) -> Cells:
+    """One image's cells of one task with one answer; the names are those of the run's own table."""
     name, correction = task["name"], task["correction"]
-    if task["kind"] == "Regression":
+    if not labels:
         value = (float(output[0]) - task["offset"]) * task["scale"]
         half = correction["value"] if correction else None
-        ends = (f"{value - half:.6g}", f"{value + half:.6g}") if half is not None else ("", "")
-        return {name: f"{value:.6g}", f"{name}_std": "0", f"{name}_low": ends[0], f"{name}_high": ends[1]}
-    if task["kind"] == "Classification":
-        probabilities = softmax(output)
-        corrected = softmax(output / correction["value"]) if correction else probabilities
-        labels = task["labels"] or [str(n) for n in range(task["classes"])]
-        entropy = -float(np.sum(probabilities * np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))))
-        return {
-            name: labels[int(output.argmax())],
-            f"{name}_entropy": f"{entropy:.4g}",
-            f"{name}_mutual_information": "0",
-            **{f"{name}_p_{label}": f"{p:.4g}" for label, p in zip(labels, corrected, strict=True)},
-        }
-    if task["kind"] == "Segmentation":
-        probabilities = softmax(output)
-        entropy = -np.sum(probabilities * np.log(np.maximum(probabilities, np.finfo(np.float64).tiny)), axis=0)
-        return {f"{name}_mean": f"{output.argmax(0).mean():.6g}", f"{name}_mean_spread": f"{entropy.mean():.4g}"}
-    value = (output[0].astype(np.float64).mean() - task["offset"]) * task["scale"]
-    return {f"{name}_mean": f"{value:.6g}", f"{name}_mean_spread": "0"}
+        return real_cells(name, value, None, *((None, None) if half is None else (value - half, value + half)))
+    probabilities = corrected(output, correction)
+    return class_cells(name, labels, int(output.argmax()), probabilities.tolist(), float(entropy(probabilities)), None)
 
 
-def softmax(output: Array) -> Array:
-    """Probabilities over the first axis, in double precision."""
-    shifted = np.exp(output.astype(np.float64) - output.max(axis=0, keepdims=True))
+def _maps(task: dict[str, Any], output: Array, intervals: bool) -> dict[str, Array]:
+    """What is written of an answer at every pixel, by the end of the file's name; as in `scan_inference.maps_of`."""
+    correction = task["correction"]
+    if task["kind"] in CLASSES:
+        probabilities = corrected(output, correction)
+        maps = {"": output.argmax(0), "_entropy": entropy(probabilities)}
+        return {**maps, "_probabilities": probabilities} if intervals else maps
+    value = (output[0].astype(np.float64) - task["offset"]) * task["scale"]
+    if not (intervals and correction):
+        return {"": value}
+    return {"": value, "_low": value - correction["value"], "_high": value + correction["value"]}
+
+
+def corrected(output: Array, correction: dict[str, Any] | None) -> Array:
+    """Probabilities over the first axis, in double precision, by the temperature that was fitted if there is one."""
+    logits = output.astype(np.float64) / (correction["value"] if correction else 1.0)
+    shifted = np.exp(logits - logits.max(axis=0, keepdims=True))
     total: Array = shifted / shifted.sum(axis=0, keepdims=True)
     return total
+
+
+def entropy(probabilities: Array) -> Array:
+    """−Σ p log p over the first axis."""
+    terms: Array = probabilities * np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+    return -np.asarray(terms.sum(axis=0))

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from filtergroups.certainty import passes_in_words
+
 
 def results_table(result: dict[str, Any]) -> str:
     """Every metric beside what one gets without looking at the image."""
-    passes = f"{result['samples']} passes" if result["samples"] else "the mode network"
     norms = f", {result['statistics']} norm statistics" if "statistics" in result else ""
-    lines = [f"{result['split']} part, {result['examples']} examples, {passes}{norms}"]
+    lines = [f"{result['split']} part, {result['examples']} examples, {passes_in_words(result['samples'])}{norms}"]
     rows: list[tuple[str, ...]] = [("task", "metric", "", "network", "plain answer")]
     for task, metrics in result["tasks"].items():
         for metric, value in metrics.items():
@@ -20,7 +21,7 @@ def results_table(result: dict[str, Any]) -> str:
                 rows.append((task, metric, "", _number(value), _number(plain)))
     lines += aligned(rows)
     if result.get("calibration"):
-        lines += ["", *_calibration(result["calibration"])]
+        lines += _calibration(result["calibration"])
     for column, groups in result.get("by", {}).items():
         metrics = [
             (task, metric)
@@ -45,25 +46,24 @@ CALIBRATION = {
 
 def calibration_table(result: dict[str, Any]) -> str:
     """What was fitted, and the calibration of the part that it was fitted to."""
-    passes = f"{result['samples']} passes" if result["samples"] else "the mode network"
     meaning = {"scale": "interval: ± {} × spread", "constant": "interval: ± {}", "temperature": "temperature {}"}
-    lines = [f"fitted on the {result['part']} part, {passes}"]
+    lines = [f"fitted on the {result['part']} part, {passes_in_words(result['samples'])}"]
     rows: list[tuple[str, ...]] = []
     for name, fitted in result["tasks"].items():
         rows.append((name, meaning[fitted["kind"]].format(f"{fitted['value']:.4g}"), f"{fitted['examples']} values"))
     lines += aligned(rows)
-    return "\n".join([*lines, "", *_calibration(result["validation"]), *result["notes"]])
+    return "\n".join([*lines, *_calibration(result["validation"]), *result["notes"]])
 
 
 def _calibration(by_task: dict[str, Any]) -> list[str]:
+    """What was measured: one pass has no spread, and so no interval before a correction."""
     rows: list[tuple[str, ...]] = [("task", "calibration", "as predicted", "corrected")]
     for task, found in by_task.items():
         for key, text in CALIBRATION.items():
-            if key in found:
-                # One pass has no spread, and so no interval of its own.
-                given = key in ("ece", "nll") or found["width"]
-                rows.append((task, text, _number(found[key] if given else None), _number(found[f"{key}_corrected"])))
-    return aligned(rows)
+            values = [found.get(key), found.get(f"{key}_corrected")]
+            if values != [None, None]:
+                rows.append((task, text, *map(_number, values)))
+    return ["", *aligned(rows)] if len(rows) > 1 else []
 
 
 def _natural(text: str) -> tuple[int, str]:

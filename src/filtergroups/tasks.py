@@ -4,7 +4,7 @@ Labels that are missing (NaN, a negative class, a mask of 0) drop out of the tas
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ class Prediction:
 
     Real values: mean and standard deviation over the passes. Classes: the mode of the passes' classes and the
     predictive entropy in nats; then also the mean class probabilities (classes in axis 1) and the mutual information.
+    After one pass a standard deviation and a mutual information are 0, which says nothing: no two passes were compared.
     """
 
     value: Tensor
@@ -31,13 +32,17 @@ class Prediction:
     probabilities: Tensor | None = None
     mutual_information: Tensor | None = None
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Prediction":
+        """The same change made to every field."""
+        more = (None if field is None else change(field) for field in (self.probabilities, self.mutual_information))
+        return Prediction(change(self.value), change(self.spread), *more)
+
     def chosen(self, indices: Tensor) -> "Prediction":
         """Some of the examples."""
-        fields = (self.value, self.spread, self.probabilities, self.mutual_information)
-        value, spread, probabilities, mutual = (None if field is None else field[indices] for field in fields)
-        assert value is not None
-        assert spread is not None
-        return Prediction(value, spread, probabilities, mutual)
+        return self.each(lambda field: field[indices])
+
+    def to(self, device: torch.device | str) -> "Prediction":
+        return self.each(lambda field: field.to(device))
 
 
 class Accumulator(ABC):

@@ -25,25 +25,25 @@ from filtergroups.checkpoint import (
 from filtergroups.config import Config
 from filtergroups.data.cache_folder import with_own_cache
 from filtergroups.data.load import load_data, prepare_data
+from filtergroups.finishing import SAMPLES, measure_best, recalibrate_best
 from filtergroups.finite import Diverged, check_finite, largest, listed, not_finite, remedy
 from filtergroups.groups.objective import Terms, objective
 from filtergroups.groups.processes import batch_of_all, rank, rows_of_this_process, world_size
 from filtergroups.journal import Journal, shared_parts
 from filtergroups.measuring import criteria, measure, measure_plain, plain_answers
 from filtergroups.memory import refuse_too_large
+from filtergroups.network import Statistics
 from filtergroups.paths import AnyPath, as_path
 from filtergroups.progress import Reporter, Silent
 from filtergroups.run import Run, RunError, what_and_where
 from filtergroups.schedule import generator_for, learning_rate_at, noise_at, seed_for, temperature_at
 from filtergroups.signals import Stopped, stop_signals
 from filtergroups.speaking import how_to_resume
-from filtergroups.starting import hold, kept_statistics, seen_alike, take_over
-from filtergroups.statistics import load_statistics, recalibrated, save_statistics
+from filtergroups.starting import hold, seen_alike, take_over
 from filtergroups.together import agreeing, asked_anywhere, first_then_others, joined, make_fabric
 from filtergroups.weighting import TaskWeights
 
 LOG_EVERY = 20
-VALIDATION_SAMPLES = 4  # sampled passes of a validation; evaluation takes 50
 
 
 def train(config: Config | AnyPath, run: AnyPath | None = None, *, report: Reporter | None = None) -> Run:
@@ -291,17 +291,17 @@ class Trainer:
     def _validate(self, done: int) -> None:
         if self.validation is None:
             return
+        # A batch of patches says little of a volume's statistics, by which volumes are predicted.
+        norms: Statistics = "running" if self.config.chosen_by in self.data.volumes else "batch"
+        samples = SAMPLES if self.network.is_random else 0
         results = measure(
-            self.network, self.validation, batch_size=self.training.batch_size,
-            samples=VALIDATION_SAMPLES if self.network.is_random else 0,
+            self.network, self.validation, batch_size=self.training.batch_size, samples=samples,
             seed=seed_for(self.config.seed, done, "validation"),
             temperature=temperature_at(done, self.fixed_from, self.config.temperature),
-            # A batch of patches says little of a volume's statistics, by which volumes are predicted.
-            statistics="running" if self.config.chosen_by in self.data.volumes else "batch",
-            most=self.training.validate_examples, device=self.fabric.device,
+            statistics=norms, most=self.training.validate_examples, device=self.fabric.device,
         )  # fmt: skip
         left = criteria(self.data.tasks, results, self.plain)
-        self.journal.validation(done, self.config.chosen_by, results, left)
+        self.journal.validation(done, self.config.chosen_by, results, left, norms, samples)
         self._keep_best(done, left)
 
     def _keep_best(self, done: int, left: dict[str, float]) -> None:
@@ -345,27 +345,10 @@ class Trainer:
         if self.fabric.is_global_zero and not self.run.checkpoint("best").exists():
             self.run.write("best.safetensors", self.run.checkpoint("last").read_bytes())
         if self.fabric.is_global_zero:
-            self._recalibrate("best")
+            for step in (recalibrate_best, measure_best):
+                step(self.run, self.config, self.data, self.fabric.device, self.journal)
         self.journal.close(self.steps)
         if self.busy:
             self.journal.say(
                 f"done: {self.busy:.0f} s of training, {self.waited / self.busy:.1%} of it waiting for data"
             )
-
-    def _recalibrate(self, checkpoint: str) -> None:
-        """Norm statistics of the network that will be used, over the training data; made once a checkpoint."""
-        file, path = self.run.checkpoint(checkpoint), self.run.statistics(checkpoint)
-        progress, tensors = load_checkpoint(file)
-        network = build_network(self.config, self.data)
-        restore(network, progress, tensors, file)
-        if load_statistics(path, network, progress.step) is not None:
-            return
-        sets = recalibrated(
-            network.to(self.fabric.device), self.part, batch_size=self.training.batch_size,
-            temperature=temperature_at(progress.step, progress.annealed, self.config.temperature),
-            seed=self.config.seed, progress=self.journal.report.preparing,
-        )  # fmt: skip
-        save_statistics(path, kept_statistics(sets, network, self.config.method), progress.step)
-        self.journal.say(
-            f"norm statistics of '{checkpoint}' (step {progress.step}) recalibrated over the training data"
-        )

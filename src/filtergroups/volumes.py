@@ -39,19 +39,20 @@ def predict_volume(
     statistics: Statistics = "running",
     windows_at_once: int = 8,
     precision: float | None = None,
+    device: torch.device | str = "cpu",
 ) -> dict[str, Prediction]:
     """Predict a scan (channels × space) window by window; a 2-D network takes its axial slices.
 
     A window is what a patch was in training, zero padding included: a network whose kernels see the whole patch
     learns its border too. All windows of one pass have the same gates. precision: stop early, as in
-    `GroupedNetwork.predict`.
+    `GroupedNetwork.predict`. device: where the network is; the scan itself stays where it is.
     """
     accumulators = {task.name: task.accumulator() for task in network.tasks}
     flat = network.spatial_dims == 2 and image.ndim == 4
     stack = image.permute(3, 0, 1, 2) if flat else image.unsqueeze(0)
     with network.evaluating(statistics), torch.no_grad():
         if not samples:
-            for name, output in slide(stack, window, padded(network, padding), windows_at_once).items():
+            for name, output in slide(stack, window, padded(network, padding), windows_at_once, device).items():
                 accumulators[name].add(output)
         else:
             assert isinstance(network, GroupedNetwork)
@@ -65,7 +66,7 @@ def predict_volume(
                     outputs = list(network.sampled(windows, passes))
                     return {task.name: torch.cat([one[task.name] for one in outputs], 1) for task in network.tasks}
 
-                blended = slide(stack, window, padded(every_pass, padding), windows_at_once)
+                blended = slide(stack, window, padded(every_pass, padding), windows_at_once, device)
                 for name, accumulator in accumulators.items():
                     for output in blended[name].chunk(passes.drawn, 1):
                         accumulator.add(output)
@@ -90,7 +91,11 @@ def padded(predictor: Callable[[Tensor], dict[str, Tensor]], padding: int) -> Ca
 
 
 def slide(
-    stack: Tensor, window: tuple[int, ...], predictor: Callable[[Tensor], Any], at_once: int
+    stack: Tensor,
+    window: tuple[int, ...],
+    predictor: Callable[[Tensor], Any],
+    at_once: int,
+    device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
     """Overlapping windows, blended by a Gaussian (MONAI's sliding window inference)."""
     import warnings
@@ -100,8 +105,9 @@ def slide(
         from monai.inferers.utils import sliding_window_inference
 
         blended: Any = sliding_window_inference(
-            stack, window, at_once, predictor, overlap=OVERLAP, mode="gaussian", device=torch.device("cpu")
-        )
+            stack, window, at_once, predictor, overlap=OVERLAP, mode="gaussian", sw_device=device,
+            device=torch.device("cpu"),
+        )  # fmt: skip
     return dict(blended)
 
 
@@ -111,8 +117,7 @@ def _as_volume(prediction: Prediction, flat: bool) -> Prediction:
     def moved(values: Tensor) -> Tensor:
         return values.movedim(0, -1) if flat else values.squeeze(0)
 
-    fields = (prediction.value, prediction.spread, prediction.probabilities, prediction.mutual_information)
-    return Prediction(*(None if values is None else moved(values) for values in fields))  # type: ignore[arg-type]
+    return prediction.each(moved)
 
 
 def psnr(predicted: Tensor, truth: Tensor, where: Tensor, peak: float) -> float | None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import filtergroups as fg
+from filtergroups.checkpoint import load_checkpoint
 from filtergroups.palette import SHARED, TASKS, group_colours, vertical_order
 from filtergroups.reporting.architecture import payload, reads_of, shown_groups
 from filtergroups.reporting.collect import record_of_network, record_of_run
@@ -102,7 +103,7 @@ def test_colours_belong_to_tasks():
 def test_seeds_make_one_row_with_mean_and_deviation(sfg, other_seed, hard_sharing, pages):
     rows = rows_of([record_of_run(path) for path in (sfg, other_seed, hard_sharing)])
     assert [len(row.records) for row in rows] == [2, 1]
-    values = [Run(path).results()[0]["tasks"]["level"]["mae"] for path in (sfg, other_seed)]
+    values = [Run(path).results()[-1]["tasks"]["level"]["mae"] for path in (sfg, other_seed)]
     text = pages["several"].read_text()
     assert f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" in text
     assert text.count('class="best"') >= 2
@@ -110,7 +111,7 @@ def test_seeds_make_one_row_with_mean_and_deviation(sfg, other_seed, hard_sharin
 
 
 def test_results_come_with_their_standard_error(sfg, pages):
-    result = Run(sfg).results()[0]
+    result = Run(sfg).results()[-1]
     errors = result["standard_errors"]
     accuracy, n = result["tasks"]["pattern"]["accuracy"], result["examples"]
     assert errors["pattern"]["accuracy"] == pytest.approx((accuracy * (1 - accuracy) / (n - 1)) ** 0.5)
@@ -185,14 +186,17 @@ def test_calibration_and_cost_show_before_and_after(sfg, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(sfg, run)
     results = Run(run).results()
-    results[0]["calibration"] = {
+    results[-1]["calibration"] = {
         "level": {"coverage": 0.5, "coverage_corrected": 0.91, "width": 3.0, "width_corrected": 9.0},
         "pattern": {"ece": 0.2, "ece_corrected": 0.03, "bins": [{"confidence": 0.9, "accuracy": 0.7, "count": 12}]},
     }
     write_atomically(run / "results.json", json.dumps(results).encode())
-    (run / "calibration.json").write_text(
-        json.dumps({"sampled": {"level": {"kind": "scale", "value": 2.5, "examples": 9}}, "step": {"sampled": 25}})
-    )
+    corrections = {
+        "level": {"kind": "constant", "value": 2.5, "examples": 9},
+        "pattern": {"kind": "temperature", "value": 1.5, "examples": 9},
+    }
+    step = load_checkpoint(Run(run).checkpoint("best"))[0].step
+    (run / "calibration.json").write_text(json.dumps({"mode": corrections, "step": {"mode": step}}))
     row = {
         "name": "as trained",
         "parameters": 1000,

@@ -39,7 +39,7 @@ def report(
     data: AnyPath | None = None,
     split: str | None = None,
     examples: int = 12,
-    samples: int = 10,
+    samples: int | None = None,
     images: Tensor | None = None,
     force: bool = False,
     progress: Step | None = None,
@@ -48,7 +48,8 @@ def report(
 
     data: where the data are now, if not where the config says. split: the part that predictions are shown of (None:
     test, else validation).
-    examples: how many images in each grid. samples: passes of a prediction. images: a batch to show the activations
+    examples: how many images in each grid. samples: passes of a prediction (None: as many as the scores that are shown
+    first, else those of `evaluate`). images: a batch to show the activations
     of a network that other code trained. force: replace a file that is there.
     """
     given = [runs] if isinstance(runs, str | os.PathLike | GroupedNetwork) else list(runs)
@@ -64,14 +65,12 @@ def report(
             evidences.append(evidence_of_network(one, images))
         else:
             records.append(record_of_run(as_path(one)))
-            evidences.append(evidence_for(records[-1], data=data, split=split, progress=progress))
+            evidences.append(evidence_for(records[-1], data=data, split=split, samples=samples, progress=progress))
     records = [with_network(record, evidence.network) for record, evidence in zip(records, evidences, strict=True)]
     made = []
     for number, (record, evidence) in enumerate(zip(records, evidences, strict=True)):
         album = Album(PICTURES // len(records))
-        sections = sections_of(
-            record, evidence, album, f"r{number}", examples=examples, samples=samples, progress=progress
-        )
+        sections = sections_of(record, evidence, album, f"r{number}", examples=examples, progress=progress)
         about = {**payload(record, PROBABILITIES // len(records)), "curves": curves(record)}
         made.append((f"r{number}", record, sections, about))
     title, lead = _titles(records)

@@ -112,7 +112,7 @@ def input_picture(item: Input, evidence: Evidence) -> Pixels:
     """An input as it is looked at."""
     image = item.image[0]
     image = image[..., image.shape[-1] // 2] if image.ndim == 4 else image
-    constants = evidence.restored.progress.constants if evidence.restored else {}
+    constants = evidence.predictor.restored.progress.constants if evidence.predictor else {}
     if evidence.volumes is not None or image.shape[0] not in (1, 3):
         return stretched(upright(image[0]).numpy() if evidence.volumes is not None else image[0].numpy())
     if "deviation" in constants:

@@ -6,6 +6,7 @@ from typing import Any
 from filtergroups.palette import task_colour
 from filtergroups.reporting.collect import Record
 from filtergroups.reporting.html import Html, joined, note, section, table, tag
+from filtergroups.reporting.scores import measured_on
 
 COVERED = 0.9  # the interval that real values are measured by
 
@@ -27,7 +28,7 @@ def calibration_section(record: Record, key: str) -> Html | None:
     parts: list[Any] = []
     for n, result in enumerate(measured):
         shown = _of_result(record, result)
-        parts += shown if n == 0 else [tag("details", tag("summary", _measured_on(result)), *shown)]
+        parts += shown if n == 0 else [tag("details", tag("summary", measured_on(result)), *shown)]
     corrections = _corrections(record.calibration)
     how = tag("code", f"filtergroups calibrate {folder} && filtergroups evaluate {folder}")
     parts.append(corrections or note("Before any correction; to correct it on the validation part: ", how))
@@ -38,9 +39,9 @@ def _of_result(record: Record, result: dict[str, Any]) -> list[Html]:
     real, classes, pictures = [], [], []
     colours = {task: task_colour(n) for n, task in enumerate(record.family.tasks)}
     for task, found in result["calibration"].items():
-        if found.get("coverage") is not None:
-            if not found.get("width") and found.get("coverage_corrected") is None:
-                real.append([task, "one pass has no spread", "–", "–", "–"])
+        if "coverage" in found:
+            if found["coverage"] is None and found.get("coverage_corrected") is None:
+                real.append([task, "no interval", "–", "–", "–"])
                 continue
             covered = [_share(found["coverage"]), _share(found.get("coverage_corrected"))]
             real.append([task, *covered, _number(found.get("width")), _number(found.get("width_corrected"))])
@@ -48,7 +49,7 @@ def _of_result(record: Record, result: dict[str, Any]) -> list[Html]:
             classes.append([task, _number(found["ece"]), _number(found.get("ece_corrected"))])
         if found.get("bins"):
             pictures.append(reliability(task, found["bins"], colours.get(task, "#888888")))
-    where = _measured_on(result)
+    where = measured_on(result)
     parts = []
     if real:
         head = ["", "coverage before", "after", "width before", "after"]
@@ -59,11 +60,6 @@ def _of_result(record: Record, result: dict[str, Any]) -> list[Html]:
     if pictures:
         parts.append(tag("div", *pictures, class_="small-multiples"))
     return parts
-
-
-def _measured_on(result: dict[str, Any]) -> str:
-    passes = f"{result['samples']} passes" if result["samples"] else "mode network"
-    return f"{result['split']} part, {result['examples']} examples, {passes}"
 
 
 def _share(value: float | None) -> str:

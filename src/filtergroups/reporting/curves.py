@@ -3,6 +3,7 @@
 from typing import Any
 
 from filtergroups.palette import SHARED, ramp, task_colour
+from filtergroups.predictor import NORMS
 from filtergroups.reporting.collect import Record, evenly
 from filtergroups.reporting.html import Html, section, tag
 
@@ -100,6 +101,7 @@ def _plain(training: list[dict[str, Any]], field: str, title: str, **more: Any) 
 
 def _validation(record: Record, colours: dict[str, str]) -> list[dict[str, Any]]:
     entries = record.entries("validation")
+    norms = f" ({NORMS[entries[-1]['norms']]})" if entries and "norms" in entries[-1] else ""
     charts = []
     for task in record.family.tasks:
         metrics = {name for entry in entries for name, v in entry["results"].get(task, {}).items() if _is_real(v)}
@@ -111,7 +113,7 @@ def _validation(record: Record, colours: dict[str, str]) -> list[dict[str, Any]]
             ]
             charts.append(
                 {
-                    "title": f"Validation · {task} {metric}",
+                    "title": f"Validation · {task} {metric}{norms}",
                     "alt": f"from {points[0][1]:.4g} to {points[-1][1]:.4g}",
                     "series": [series(f"{task} {metric}", colours[task], list(points), dots=len(points) < 40)],
                 }

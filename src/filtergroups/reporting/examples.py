@@ -2,28 +2,29 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from filtergroups.measuring import predicted
+from filtergroups.answers import Answer
+from filtergroups.predictor import has_classes, is_map
 from filtergroups.reporting.activations import unnormalised
 from filtergroups.reporting.album import Pixels
 from filtergroups.reporting.evidence import Evidence
-from filtergroups.tasks import Classification, ImageRegression, Prediction, Regression, Segmentation, Task
+from filtergroups.tasks import ImageRegression, Segmentation, Task
 
 LOOKED_AT = 256  # examples among which the worst are sought
 
 
 @dataclass(frozen=True)
-class Answer:
-    """One task's answer for one example."""
+class Shown:
+    """One task's answer for one example, in words and maps."""
 
     task: Task
     truth: str
     value: str
     error: float | None  # higher is worse; None: not labelled
+    sure: str = ""  # how sure it is
     wrong: bool = False
     maps: dict[str, Tensor] = field(default_factory=dict)  # for tasks with an answer at every pixel
 
@@ -34,7 +35,7 @@ class Example:
 
     name: str
     image: Pixels
-    answers: list[Answer]
+    answers: list[Shown]
 
 
 @dataclass(frozen=True)
@@ -42,76 +43,74 @@ class Looked:
     """What a look at some examples found."""
 
     count: int
-    samples: int
     some: list[Example]
     worst: dict[str, list[Example]]  # by task
 
 
-def look(evidence: Evidence, *, count: int, samples: int) -> Looked:
+def look(evidence: Evidence, *, count: int) -> Looked:
     """Predict some examples and pick the first of them and, by task, the worst."""
-    restored, part = evidence.restored, evidence.part
-    assert restored is not None
+    predictor, part = evidence.predictor, evidence.part
+    assert predictor is not None
     assert part is not None
-    samples = restored.passes(samples)
+    restored = predictor.restored
     found: list[Example] = []
-    for indices, batch, predictions in predicted(
-        restored.network, part, batch_size=restored.config.training.batch_size, samples=samples,
-        seed=restored.config.seed, temperature=restored.temperature, statistics="batch", most=LOOKED_AT,
-    ):  # fmt: skip
+    for indices, batch, predictions in predictor.examples(part, LOOKED_AT):
+        answers = {task.name: predictor.answer(task, predictions[task.name]) for task in predictor.tasks}
         for n, index in enumerate(indices):
-            answers = [
-                _answer(task, predictions[task.name], batch.labels[task.name], n, restored.names, samples)
-                for task in restored.tasks
+            shown = [
+                _shown(task, answers[task.name].of(n), batch.labels[task.name][n], restored.names)
+                for task in predictor.tasks
             ]
             image = unnormalised(batch.images[n], restored.progress.constants)
-            found.append(Example(part.name(index), image, answers))
+            found.append(Example(part.name(index), image, shown))
     worst = {}
-    for place, task in enumerate(restored.tasks):
+    for place, task in enumerate(predictor.tasks):
         labelled = [(example.answers[place].error, example) for example in found]
         known = [(error, example) for error, example in labelled if error is not None]
         worst[task.name] = [example for _, example in sorted(known, key=lambda pair: -pair[0])[:count]]
-    return Looked(len(found), samples, found[:count], worst)
+    return Looked(len(found), found[:count], worst)
 
 
-def _answer(
-    task: Task, prediction: Prediction, labels: Tensor, n: int, names: dict[str, list[str]], samples: int
-) -> Answer:
-    label, value, spread = labels[n], prediction.value[n], prediction.spread[n]
-    if isinstance(task, Regression):
-        known = not math.isnan(label.item())
-        sure = f" ± {spread.item():.1f}" if samples > 1 else ""
-        return Answer(
-            task,
-            f"{label.item():.4g}" if known else "–",
-            f"{value.item():.1f}{sure}",
-            abs(value.item() - label.item()) if known else None,
-        )
-    if isinstance(task, Classification):
-        classes = names.get(task.name) or [str(c) for c in range(task.classes)]
-        assert prediction.probabilities is not None
-        probabilities = prediction.probabilities[n]
-        chosen, truth = int(value), int(label)
-        return Answer(
-            task,
-            classes[truth] if truth >= 0 else "–",
-            f"{classes[chosen]} ({probabilities[chosen].item():.0%})",
-            1 - probabilities[truth].item() if truth >= 0 else None,
-            wrong=truth >= 0 and chosen != truth,
-        )
-    return _map_answer(task, label, value, spread)
+def _shown(task: Task, answer: Answer, label: Tensor, names: dict[str, list[str]]) -> Shown:
+    if is_map(task):
+        return _shown_map(task, answer, label)
+    if not has_classes(task):
+        value, known = answer.value.item(), not math.isnan(label.item())
+        error = abs(value - label.item()) if known else None
+        return Shown(task, f"{label.item():.4g}" if known else "–", f"{value:.4g}", error, _interval(answer))
+    assert answer.probabilities is not None
+    classes = names.get(task.name) or [str(c) for c in range(task.outputs)]
+    chosen, truth = int(answer.value), int(label)
+    return Shown(
+        task,
+        classes[truth] if truth >= 0 else "–",
+        classes[chosen],
+        1 - answer.probabilities[truth].item() if truth >= 0 else None,
+        f"{answer.probabilities[chosen].item():.1%}",
+        wrong=truth >= 0 and chosen != truth,
+    )
 
 
-def _map_answer(task: Task, label: Tensor, value: Tensor, spread: Tensor) -> Answer:
-    maps: dict[str, Any] = {"truth": label, "prediction": value, "spread": spread}
+def _interval(answer: Answer) -> str:
+    """The 90 % interval in words; nothing where none is known."""
+    if answer.low is None or answer.high is None:
+        return ""
+    return f"{answer.low.item():.4g} to {answer.high.item():.4g}"
+
+
+def _shown_map(task: Task, answer: Answer, label: Tensor) -> Shown:
+    maps = {"truth": label, "prediction": answer.value, "spread": answer.deviation, "entropy": answer.entropy}
+    there = {name: values for name, values in maps.items() if values is not None}
+    value = answer.value
     if isinstance(task, Segmentation):
         known = label >= 0
         score = _mean_dice(value[known], label[known], task.classes) if bool(known.any()) else None
-        text = "–" if score is None else f"Dice {score:.2f}"
-        return Answer(task, "", text, None if score is None else 1 - score, maps=maps)
+        text = "–" if score is None else f"Dice {score:.3f}"
+        return Shown(task, "", text, None if score is None else 1 - score, maps=there)
     assert isinstance(task, ImageRegression)
     known = ~label.isnan()
     error = (value[known] - label[known]).abs().mean().item() if bool(known.any()) else None
-    return Answer(task, "", "–" if error is None else f"error {error:.3g}", error, maps=maps)
+    return Shown(task, "", "–" if error is None else f"error {error:.4g}", error, maps=there)
 
 
 def _mean_dice(value: Tensor, label: Tensor, classes: int) -> float:

@@ -5,10 +5,11 @@ import json
 import numpy as np
 
 from filtergroups.palette import label_colour
+from filtergroups.predictor import Predictor, has_classes, is_map
 from filtergroups.reporting.album import Album, AlbumFull, Pixels, as_bytes, at_most, coloured
 from filtergroups.reporting.collect import Record
 from filtergroups.reporting.evidence import Evidence, Step
-from filtergroups.reporting.examples import Answer, Example, look
+from filtergroups.reporting.examples import Example, Shown, look
 from filtergroups.reporting.html import Html, joined, note, section, tag
 from filtergroups.reporting.scores import METRICS, written
 from filtergroups.reporting.slices import Patient, look_at_scans, painted
@@ -18,25 +19,25 @@ SIDE = 160  # pixels of the longer side
 
 
 def predictions_section(
-    record: Record, evidence: Evidence, album: Album, key: str, *, examples: int, samples: int, progress: Step | None
+    record: Record, evidence: Evidence, album: Album, key: str, *, examples: int, progress: Step | None
 ) -> Html:
     name, title = f"{key}-predictions", "Predictions"
-    if evidence.problem is not None or evidence.restored is None:
+    if evidence.problem is not None or evidence.predictor is None:
         words = evidence.problem or "Predictions need a run folder: this network was trained by other code."
         return section(name, title, note(words))
     if evidence.volumes is not None:
-        return section(name, title, *_scans(evidence, album, samples=samples, progress=progress))
-    return section(name, title, *_images(evidence, album, examples=examples, samples=samples))
+        return section(name, title, *_scans(evidence, evidence.predictor, album, progress=progress))
+    return section(name, title, *_images(evidence, evidence.predictor, album, examples=examples))
 
 
-def _images(evidence: Evidence, album: Album, *, examples: int, samples: int) -> list[Html]:
-    looked = look(evidence, count=examples, samples=samples)
-    passes = f"{looked.samples} sampled passes" if looked.samples else "one pass of the mode network"
-    maps = " Maps: truth, prediction, spread." if any(answer.maps for answer in looked.some[0].answers) else ""
-    parts = [
-        tag("p", f"From the {evidence.split} part, by {passes}: truth → prediction.{maps}", class_="lead-in"),
-        tag("h3", "Some, drawn at random"),
-    ]
+def _images(evidence: Evidence, predictor: Predictor, album: Album, *, examples: int) -> list[Html]:
+    looked = look(evidence, count=examples)
+    words = f"From the {evidence.split} part, by {predictor.passes}: truth → prediction"
+    if any(not has_classes(task) for task in predictor.tasks) and not all(map(is_map, predictor.tasks)):
+        words += " (of real values with the 90 % interval, where one is known)"
+    maps = list(dict.fromkeys(name for answer in looked.some[0].answers for name in answer.maps))
+    words += f". Maps: {', '.join(maps)}." if maps else "."
+    parts = [tag("p", words, class_="lead-in"), *_certainty(predictor), tag("h3", "Some, drawn at random")]
     try:
         parts.append(tag("div", *(_tile(example, album) for example in looked.some), class_="tiles"))
         for task, worst in looked.worst.items():
@@ -47,12 +48,21 @@ def _images(evidence: Evidence, album: Album, *, examples: int, samples: int) ->
     return parts
 
 
+def _certainty(predictor: Predictor) -> list[Html]:
+    """What the uncertainty that is shown is worth."""
+    return [note(sentence(words)) for words in (predictor.certainty, *predictor.notes)]
+
+
+def sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
 def too_large() -> Html:
     return note("More pictures would make this file larger than 15 MB; report this run by itself.")
 
 
 def _tile(example: Example, album: Album) -> Html:
-    told = ", ".join(f"{answer.task.name} {answer.truth}, predicted {answer.value}" for answer in example.answers)
+    told = ", ".join(f"{answer.task.name} {answer.truth}, predicted {in_full(answer)}" for answer in example.answers)
     rows = [
         tag(
             "div",
@@ -60,7 +70,7 @@ def _tile(example: Example, album: Album) -> Html:
             tag(
                 "dd",
                 tag("span", f"{answer.truth} → ") if answer.truth else None,
-                tag("span", answer.value, class_="wrong" if answer.wrong else None),
+                tag("span", in_full(answer), class_="wrong" if answer.wrong else None),
             ),
             _maps(answer, album) if answer.maps else None,
         )
@@ -74,21 +84,30 @@ def _tile(example: Example, album: Album) -> Html:
     )
 
 
-def map_pixels(answer: Answer) -> dict[str, Pixels]:
-    """Truth, prediction and spread of an answer at every pixel, as pictures."""
-    truth, value, spread = (np.asarray(answer.maps[name]) for name in ("truth", "prediction", "spread"))
-    top = float(spread.max()) or 1.0
-    if isinstance(answer.task, Segmentation):
+def in_full(shown: Shown) -> str:
+    """A value and, in brackets, how sure it is."""
+    return f"{shown.value} ({shown.sure})" if shown.sure else shown.value
+
+
+def map_pixels(shown: Shown) -> dict[str, Pixels]:
+    """An answer at every pixel as pictures: truth, prediction and, where there is one, its uncertainty."""
+    maps = {name: np.asarray(values) for name, values in shown.maps.items()}
+    truth, value = maps["truth"], maps["prediction"]
+    if isinstance(shown.task, Segmentation):
         blank = np.full(truth.shape, 40, dtype=np.uint8)
         pictures = {"truth": painted(blank, truth), "prediction": painted(blank, value)}
     else:
         known = truth[np.isfinite(truth)]
         low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
         pictures = {"truth": as_bytes(truth, low, high), "prediction": as_bytes(value, low, high)}
-    return {**pictures, "spread": coloured(as_bytes(spread, 0, top), "viridis")}
+    for name in ("spread", "entropy"):
+        if name in maps:
+            top = float(maps[name].max()) or 1.0
+            pictures[name] = coloured(as_bytes(maps[name], 0, top), "viridis")
+    return pictures
 
 
-def _maps(answer: Answer, album: Album) -> Html:
+def _maps(answer: Shown, album: Album) -> Html:
     images = [
         tag("img", src=album.png(at_most(pixels, 80, smooth=False)), alt=f"{answer.task.name}: {name}", title=name)
         for name, pixels in map_pixels(answer).items()
@@ -96,21 +115,15 @@ def _maps(answer: Answer, album: Album) -> Html:
     return tag("dd", *images, class_="stack")
 
 
-def _scans(evidence: Evidence, album: Album, *, samples: int, progress: Step | None) -> list[Html]:
-    patients = look_at_scans(evidence, samples=samples, progress=progress)
-    restored = evidence.restored
-    assert restored is not None
-    passes = (
-        f"{samples} sampled passes"
-        if restored.passes(samples)
-        else "one pass: the network is fixed, so that passes do not differ and synthesis has no spread"
-    )
+def _scans(evidence: Evidence, predictor: Predictor, album: Album, *, progress: Step | None) -> list[Html]:
+    patients = look_at_scans(evidence, progress=progress)
     worst = max(patients, key=lambda patient: patient.badness)
     chosen = [("first patient", patients[0])]
     if len(patients) > 1:
         label = f"worst of {len(patients)} patients"
         chosen = [(f"first patient, and the {label}", worst)] if worst is patients[0] else [*chosen, (label, worst)]
-    parts = [tag("p", f"From the {evidence.split} part, by {passes}.", class_="lead-in"), _classes(evidence)]
+    lead = tag("p", f"From the {evidence.split} part, by {predictor.passes}.", class_="lead-in")
+    parts = [lead, *_certainty(predictor), _classes(predictor)]
     try:
         parts += [_patient(patient, label, album) for label, patient in chosen]
     except AlbumFull:
@@ -118,9 +131,8 @@ def _scans(evidence: Evidence, album: Album, *, samples: int, progress: Step | N
     return parts
 
 
-def _classes(evidence: Evidence) -> Html:
-    restored = evidence.restored
-    assert restored is not None
+def _classes(predictor: Predictor) -> Html:
+    restored = predictor.restored
     items = []
     for task in restored.tasks:
         if isinstance(task, Segmentation):

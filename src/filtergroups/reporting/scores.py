@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from filtergroups.certainty import passes_in_words
+from filtergroups.predictor import NORMS
 from filtergroups.reporting.collect import Record
 
 METRICS = {"mae": "mean abs. error", "psnr": "PSNR (dB)", "dice": "Dice"}  # as they are written
@@ -43,26 +45,40 @@ class Scored:
 
 
 def scored(record: Record) -> list[Scored]:
-    """What was measured: the evaluations, test first and sampled ones before the mode; else the last validation."""
-    order = {"test": 0, "validation": 1, "train": 2}
-    results = sorted(
-        record.results, key=lambda found: (found["data"] is not None, order.get(found["split"], 3), -found["samples"])
-    )
+    """What was measured: the evaluations, test first and of what predicts first; else the last validation."""
+    order = {"test": 0, "validation": 1, "selection": 1, "train": 2}
+
+    def place(found: dict[str, Any]) -> tuple[Any, ...]:
+        used = _is_best(found) and _norms(found) == "recalibrated"
+        return found["data"] is not None, order.get(found["split"], 3), not used, -found["samples"]
+
+    results = sorted(record.results, key=place)
     if results:
-        return [Scored(_where(found), list(_scores(found)), found["samples"], found) for found in results]
+        return [Scored(measured_on(found), list(_scores(found)), found["samples"], found) for found in results]
     validations = record.entries("validation")
     if not validations:
         return []
     last = validations[-1]
     found = {"tasks": last["results"], "plain": {}}
     part = "validation" if record.config is None else record.config.chosen_by
-    return [Scored(f"{part} at step {last['step']:,}", list(_scores(found)), 0, found, evaluated=False)]
+    how = f", {NORMS[last['norms']]}, {passes_in_words(last['samples'])}" if "norms" in last else ""
+    return [Scored(f"{part} at step {last['step']:,}{how}", list(_scores(found)), 0, found, evaluated=False)]
 
 
-def _where(result: dict[str, Any]) -> str:
-    passes = f"{result['samples']} passes" if result["samples"] else "mode network"
+def _is_best(result: dict[str, Any]) -> bool:
+    return bool(result.get("checkpoint", "best") == "best")
+
+
+def _norms(result: dict[str, Any]) -> str:
+    return str(result.get("statistics", "recalibrated"))
+
+
+def measured_on(result: dict[str, Any]) -> str:
     data = f" of {result['data']}" if result["data"] else ""
-    return f"{result['split']} part{data}, {result['examples']} examples, {passes}"
+    checkpoint = "" if _is_best(result) else f", checkpoint {result['checkpoint']}"
+    norms = "" if _norms(result) == "recalibrated" else f", {NORMS[_norms(result)]}"
+    passes = passes_in_words(result["samples"])
+    return f"{result['split']} part{data}, {result['examples']} examples, {passes}{norms}{checkpoint}"
 
 
 def _scores(result: dict[str, Any]) -> Any:

@@ -7,14 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from filtergroups.answers import Answer
 from filtergroups.data.examples import Volume
 from filtergroups.palette import label_colour, rgb
+from filtergroups.predictor import Predictor
 from filtergroups.reporting.album import Pixels, as_bytes, coloured, stretched
 from filtergroups.reporting.collect import evenly
 from filtergroups.reporting.evidence import Evidence, Step, upright
 from filtergroups.restored import Restored
 from filtergroups.tasks import ImageRegression, Prediction, Segmentation
-from filtergroups.volumes import measure_volume, predict_volume
+from filtergroups.volumes import measure_volume
 
 MOST_SLICES = 24
 MOST_PATIENTS = 6  # among which the worst is sought
@@ -42,44 +44,39 @@ class Patient:
     whole: bool  # are the scores of the whole scan, not of the slices shown?
 
 
-def look_at_scans(evidence: Evidence, *, samples: int, progress: Step | None = None) -> list[Patient]:
+def look_at_scans(evidence: Evidence, *, progress: Step | None = None) -> list[Patient]:
     """Predict some patients of a part, in their order."""
-    restored, volumes = evidence.restored, evidence.volumes
-    assert restored is not None
+    predictor, volumes = evidence.predictor, evidence.volumes
+    assert predictor is not None
     assert volumes is not None
     found = []
     count = min(len(volumes), MOST_PATIENTS)
     for number, volume in enumerate(volumes):
         if number >= count:
             break
-        found.append(_patient(volume, restored, samples))
+        found.append(_patient(volume, predictor))
         if progress is not None:
             progress("predicting scans", number + 1, count)
     return found
 
 
-def _patient(volume: Volume, restored: Restored, samples: int) -> Patient:
+def _patient(volume: Volume, predictor: Predictor) -> Patient:
     """A 2-D network is asked about the shown slices only; a 3-D one about the whole scan."""
-    network = restored.network
+    restored = predictor.restored
     chosen = evenly(volume.image.shape[-1], MOST_SLICES)
-    flat = network.spatial_dims == 2
+    flat = restored.network.spatial_dims == 2
     whole = not flat or len(chosen) == volume.image.shape[-1]
     if flat:
         volume = _sliced(volume, chosen)
-    predictions = predict_volume(
-        network, volume.image, **restored.windows, samples=restored.passes(samples), seed=restored.config.seed,
-        temperature=restored.temperature,
-    )  # fmt: skip
+    predictions = predictor.volume(volume.image)
     assert restored.scans is not None
     scores = measure_volume(restored.tasks, predictions, volume, restored.names, restored.scans.bone_above)
     if not flat:
         volume = _sliced(volume, chosen)
-        predictions = {
-            name: Prediction(found.value[..., chosen], found.spread[..., chosen]) for name, found in predictions.items()
-        }
+        predictions = {name: found.each(lambda values: values[..., chosen]) for name, found in predictions.items()}
     spacing = np.linalg.norm(volume.affine[:3, :3], axis=0)
     aspect = float(volume.image.shape[1] * spacing[0] / (volume.image.shape[2] * spacing[1]))
-    panels = _panels(volume, restored, predictions, sampled=restored.passes(samples) > 1)
+    panels = _panels(volume, predictor, predictions)
     return Patient(volume.name, [z + 1 for z in chosen], aspect, panels, scores, _badness(scores, restored), whole)
 
 
@@ -111,13 +108,13 @@ def stacked(values: Tensor) -> NDArray[Any]:
     return np.stack([upright(values[..., z]).numpy() for z in range(values.shape[-1])])
 
 
-def _panels(volume: Volume, restored: Restored, predictions: dict[str, Prediction], *, sampled: bool) -> list[Panel]:
+def _panels(volume: Volume, predictor: Predictor, predictions: dict[str, Prediction]) -> list[Panel]:
     image = stretched(stacked(volume.image[0]))
     panels = [Panel("input", "", image)]
-    for task in restored.tasks:
-        truth, found = volume.labels[task.name], predictions[task.name]
+    for task in predictor.tasks:
+        truth, found = volume.labels[task.name], predictor.answer(task, predictions[task.name], axis=0)
         if isinstance(task, ImageRegression):
-            panels += _synthesis(task, truth, found, sampled)
+            panels += _synthesis(task, truth, found)
         elif isinstance(task, Segmentation):
             panels += _outlines(task.name, image, truth, found, task.classes)
     return panels
@@ -127,7 +124,7 @@ def _signed(value: float) -> str:
     return f"{value:.3g}".replace("-", "−") if abs(value) < 100 else f"{value:.0f}".replace("-", "−")
 
 
-def _synthesis(task: ImageRegression, truth: Tensor, found: Prediction, sampled: bool) -> list[Panel]:
+def _synthesis(task: ImageRegression, truth: Tensor, found: Answer) -> list[Panel]:
     name, unit = task.name, f" {task.unit}" if task.unit else ""
     target, made = stacked(truth), stacked(found.value)
     known = target[np.isfinite(target)]
@@ -141,16 +138,17 @@ def _synthesis(task: ImageRegression, truth: Tensor, found: Prediction, sampled:
             f"{name}: absolute error", f"0 to {_signed(worst)}{unit}", coloured(as_bytes(error, 0, worst), "inferno")
         ),
     ]
-    if sampled:
-        spread = stacked(found.spread)
+    if found.deviation is not None:
+        spread = stacked(found.deviation)
         top = float(np.quantile(spread, 0.995))
         about = f"standard deviation over passes, 0 to {_signed(top)}{unit}"
         panels.append(Panel(f"{name}: uncertainty", about, coloured(as_bytes(spread, 0, top), "viridis")))
     return panels
 
 
-def _outlines(task: str, image: Pixels, truth: Tensor, found: Prediction, classes: int) -> list[Panel]:
-    entropy = stacked(found.spread)
+def _outlines(task: str, image: Pixels, truth: Tensor, found: Answer, classes: int) -> list[Panel]:
+    assert found.entropy is not None
+    entropy = stacked(found.entropy)
     top = float(np.log(classes))
     return [
         Panel(f"{task}: labels", "", painted(image, stacked(truth))),

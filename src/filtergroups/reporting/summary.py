@@ -124,10 +124,11 @@ def results(record: Record) -> Html:
         return note(words, how, ".")
     parts = [tag("h3", "Results")]
     parts.append(results_table(record, found[0]))
-    if not found[0].evaluated:
+    if not found[0].evaluated or found[0].result["split"] != "test":
         parts.append(
             note(
-                "Measured in passing during training. For the test part: ",
+                "" if found[0].evaluated else "Measured in passing during training. ",
+                "For the test part: ",
                 tag("code", f"filtergroups evaluate {shlex.quote(str(record.run.path) if record.run else 'RUN')}"),
             )
         )

@@ -76,13 +76,16 @@ def _measured(folder: Path, job: dict[str, Any], report: Reporter) -> dict[str, 
     from filtergroups.reproduction.proportions import proportions
     from filtergroups.restored import open_run
 
+    restored = open_run(folder)
+    # As the paper measures sampled passes over images: each has features of its own gates, by which it is normalised.
+    of_batch = restored.passes(job["samples"]) and restored.scans is None
     try:
         result = evaluate(
-            folder, split=job["split"], samples=job["samples"], statistics=job["statistics"], progress=report.preparing
-        )
+            folder, split=job["split"], samples=job["samples"], progress=report.preparing,
+            statistics=job["statistics"] or ("batch" if of_batch else None),
+        )  # fmt: skip
     finally:
         report.stop()
-    restored = open_run(folder)
     network, shape = restored.network, image_shape(restored)
     return {
         "split": job["split"],
