@@ -1,5 +1,7 @@
 """A task is added to a network that is done: the old tasks stay as they are, and the new one learns."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -69,6 +71,15 @@ def test_what_the_old_tasks_say_stays_the_same(old, extended, statistics):
     for task in ("age", "gender"):
         torch.testing.assert_close(answers[1][task].value, answers[0][task].value, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(answers[1][task].spread, answers[0][task].spread, rtol=1e-5, atol=1e-6)
+
+
+def test_norm_statistics_that_are_made_anew_are_the_old_network_s_too(extended, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(extended, run)
+    kept = Run(run).statistics("best").read_bytes()
+    Run(run).statistics("best").unlink()
+    assert use_recalibrated(open_run(run), 0) is None
+    assert Run(run).statistics("best").read_bytes() == kept
 
 
 def test_images_are_seen_as_the_old_network_saw_them(old, extended):

@@ -23,6 +23,7 @@ from filtergroups.groups.processes import alone
 from filtergroups.measuring import batches_of
 from filtergroups.network import GroupedNetwork
 from filtergroups.schedule import generator_for, seed_for
+from filtergroups.starting import kept_statistics
 from filtergroups.writing import write_atomically
 
 if TYPE_CHECKING:  # the other way round it would be a circle: training makes what a restored run reads
@@ -167,10 +168,11 @@ def statistics_for(restored: "Restored", kind: Kind, progress: Step | None = Non
         data = load_data(config, constants=restored.progress.constants, parts=("train",), progress=progress)
         if "train" not in data.parts:
             raise DataError("expected examples in the part 'train', found none")
-        sets = recalibrated(
+        made = recalibrated(
             network, data.parts["train"], batch_size=config.training.batch_size,
             temperature=restored.temperature, seed=config.seed, progress=progress,
         )  # fmt: skip
+        sets = kept_statistics(made, network, config.method)
         with suppress(OSError):  # a run folder that cannot be written to: they are made again the next time
             save_statistics(path, sets, step)
     return {name.removeprefix(f"{kind}/"): buffer for name, buffer in sets.items() if name.startswith(f"{kind}/")}

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from filtergroups.calibration import calibrate
+from filtergroups.calibrating import calibrate
 from filtergroups.checkpoint import load_checkpoint
 from filtergroups.config_file import make_config
 from filtergroups.data.examples import DataError

@@ -93,12 +93,10 @@ def load_faces(
         for n, (name, face) in enumerate(zip(names, faces, strict=True))
         if _labelled(face, config) and split.get(name) in parts
     ]
-    hidden: dict[str, set[int]] = {}
-    if constants is None:
-        order = _training_order(chosen, names, split, config.fraction, seed)
-        kept = set(order)
-        hidden = {task: set(order[max(1, round(share * len(order))) :]) for task, share in config.labelled.items()}
-        chosen = [n for n in chosen if split[names[n]] != "train" or n in kept]
+    order = _training_order(chosen, names, split, config.fraction, seed)
+    kept = set(order)
+    hidden = {task: set(order[max(1, round(share * len(order))) :]) for task, share in config.labelled.items()}
+    chosen = [n for n in chosen if split[names[n]] != "train" or n in kept]
     if not chosen:
         raise DataError(f"{config.root}: expected images of the parts {list(parts)}, found none; check the split file")
     names = [names[n] for n in chosen]
