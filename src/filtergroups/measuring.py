@@ -27,6 +27,9 @@ class Meter:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = tasks
         self.metrics = {task.name: task.metrics() for task in tasks}
+        for metric in (metric for of_task in self.metrics.values() for metric in of_task.values()):
+            # Each process measures the whole part; the first may do so while the others wait for it elsewhere.
+            metric.distributed_available_fn = _never
         self.counts = {task.name: 0 for task in tasks}
         self.scores: dict[str, list[Tensor]] = {task.name: [] for task in tasks}
 
@@ -67,6 +70,10 @@ class Meter:
             if len(scores) > 1:
                 found[task.name] = {JUDGED_BY[type(task).__name__][0]: scores.std().item() / len(scores) ** 0.5}
         return found
+
+
+def _never() -> bool:
+    return False
 
 
 def batches_of(part: Examples, size: int, most: int = 0) -> Iterator[list[int]]:
