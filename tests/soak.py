@@ -54,7 +54,6 @@ class Outcome:
 class Soak:
     def __init__(self, home: Path, seed: int) -> None:
         self.home, self.seed = home, seed
-        self.completed_by_two = 0
         self.environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(home / "cache"), "NO_COLOR": "1",
         }  # fmt: skip

@@ -87,6 +87,15 @@ def test_a_shipped_file_predicts_what_the_run_s_mode_network_does(pictures, tmp_
             assert float(one[column]) == pytest.approx(float(two[column]), rel=1e-3, abs=1e-3), column
 
 
+def test_a_shipped_file_does_not_tell_where_it_was_made(pictures, tmp_path):
+    out = tmp_path / "model.onnx"
+    export(pictures, out=out, measure=False)
+    content = out.read_bytes()
+    for place in (Path(fg.__file__).parent, pictures, Path.home()):
+        assert str(place).encode() not in content
+    assert b".py" not in content
+
+
 def test_a_shipped_file_needs_neither_torch_nor_the_run(pictures, tmp_path):
     export(pictures, out=tmp_path / "model.onnx")
     words = ["predict", tmp_path / "model.onnx", images_of(pictures)[0].parent, "-o", tmp_path / "out.csv"]

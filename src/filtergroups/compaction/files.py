@@ -90,7 +90,9 @@ def _onnx(network: CompactNetwork, about: dict[str, Any]) -> bytes:
         for dimension in value.type.tensor_type.shape.dim:
             if dimension.dim_param in renamed:
                 dimension.dim_param = renamed[dimension.dim_param]
-    del model.metadata_props[:]
+    # torch notes where its source lies: folders of whoever exports are nobody's business.
+    for noted in (model, *model.graph.node, *(node for function in model.functions for node in function.node)):
+        del noted.metadata_props[:]
     entry = model.metadata_props.add()
     entry.key, entry.value = KEY, json.dumps(about)
     model.producer_name = KEY
