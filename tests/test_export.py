@@ -232,7 +232,7 @@ def test_what_a_user_gets_wrong_is_one_line(pictures, tmp_path):
     (tmp_path / "empty" / "config.toml").write_text((pictures / "config.toml").read_text())
     assert "expected a checkpoint, found none" in said("export", tmp_path / "empty")
     image = images_of(pictures)[0]
-    assert "onnxruntime cannot read" in said("predict", tmp_path / "there.onnx", image, "-o", tmp_path / "o.csv")
+    assert "expected an ONNX file" in said("predict", tmp_path / "there.onnx", image, "-o", tmp_path / "o.csv")
     assert "found none" in said("predict", tmp_path / "nowhere.onnx", image, "-o", tmp_path / "o.csv")
     assert not (tmp_path / "o.csv").exists()
 

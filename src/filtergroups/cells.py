@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from filtergroups.data.errors import DataError
-from filtergroups.listing import as_name, prepare_folder
+from filtergroups.listing import prepare_folder
+from filtergroups.naming import path_cell
 from filtergroups.writing import write_atomically
 
 Array = np.ndarray[Any, Any]
@@ -67,7 +68,7 @@ class Maps:
         """
         start = f"{self.names[task]}/{number:06d}_{readable(file.stem)}"
         written = {end: self._write(f"{start}{end}", values) for end, values in maps.items()}
-        cells: Cells = {task: as_name(written[""])}
+        cells: Cells = {task: path_cell(written[""])}
         value = maps[""]
         if labels is None:
             cells[f"{task}_mean"] = f"{value.mean(dtype=np.float64):.6g}"

@@ -6,28 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from filtergroups.kept import Count
 from filtergroups.network import GroupedNetwork
+from filtergroups.reading import checked, read_bytes, reading
 from filtergroups.run import RunError
 from filtergroups.writing import write_atomically
 
 FORMAT = "filtergroups checkpoint 1"
+MOST_BYTES = 20_000_000_000  # of a file, which has to lie there to be read
+MOST_HEADER = 20_000_000
 
 
 @dataclass(frozen=True)
 class Progress:
     """How far a run is, as JSON values."""
 
-    step: int = 0
+    step: Count = 0
     best: dict[str, float] = field(default_factory=dict)  # by criterion, lower is better
     fixed: bool = False  # has the last phase begun, with every kernel in one group?
     constants: dict[str, Any] = field(default_factory=dict)  # of the data
     names: dict[str, list[str]] = field(default_factory=dict)  # of the classes
     plain: dict[str, float] = field(default_factory=dict)  # by task, what one would say without looking
-    annealed: int = 0  # steps over which the temperature falls
+    annealed: Count = 0  # steps over which the temperature falls
 
 
 def save_checkpoint(
@@ -50,22 +53,26 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
     In one go: safe_open opens a file twice, and a training may put a new one in its place in between.
     """
-    content = path.read_bytes()
-    tensors = load(content)
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    content = read_bytes(path, MOST_BYTES)
+    length = int.from_bytes(content[:8], "little")
+    if length > MOST_HEADER:
+        raise ValueError(f"a header of {length:,} bytes, more than {MOST_HEADER:,}")
+    tensors = load(content)  # which holds every tensor's size against the header's
+    header = json.loads(content[8 : 8 + length])
     return header.get("__metadata__", {}), tensors
 
 
 def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Tensor]]:
     try:
-        metadata, tensors = read_tensors(path)
+        with reading(path, "a whole checkpoint", RunError, "use another, or train again"):
+            metadata, tensors = read_tensors(path)
     except FileNotFoundError:
         raise RunError(f"{path}: expected a checkpoint, found none; train first (or `filtergroups resume`)") from None
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path}: expected a whole checkpoint, found {' '.join(str(error).split())}") from None
     if metadata.get("format") != FORMAT:
         raise RunError(f"{path}: expected a checkpoint of filtergroups, found another file; check the path")
-    return Progress(**json.loads(metadata["progress"])), tensors
+    with reading(path, "a whole checkpoint", RunError, "use another, or train again"):
+        progress: Progress = checked(Progress, metadata["progress"])
+    return progress, tensors
 
 
 def restore(network: GroupedNetwork, progress: Progress, tensors: dict[str, Tensor], path: Path) -> None:

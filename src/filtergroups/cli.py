@@ -4,11 +4,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
 from filtergroups import __version__
+from filtergroups.naming import shown, shown_lines
 
 app = typer.Typer(
     help="Learn which convolution kernels tasks share, and which they keep to themselves.",
@@ -42,6 +43,11 @@ ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="a TOML confi
 Force = Annotated[bool, typer.Option("--force", help="replace what is there")]
 
 
+def say(text: object, file: IO[str] | None = None) -> None:
+    """Print lines; what in a name or a message would make the terminal do something is shown as its escape."""
+    print(shown_lines(text), file=file)
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """What a user can cause is said in one line, with exit code 2."""
@@ -67,7 +73,7 @@ def _say(text: str, why: BaseException) -> None:
     from filtergroups.speaking import let_the_first_speak, speaks
 
     if speaks(why):
-        print(text, file=sys.stderr, flush=True)
+        print(shown(text), file=sys.stderr, flush=True)
     else:
         let_the_first_speak()
 
@@ -84,7 +90,7 @@ def demo(run: Annotated[Path, typer.Option(help="where the run goes")] = Path("r
     with one_line_errors():
         from filtergroups.demo import run_demo
 
-        print(run_demo(run, report=progress_bar()))
+        say(run_demo(run, report=progress_bar()))
 
 
 @app.command()
@@ -102,7 +108,7 @@ def init(
         if out.exists() and not force:
             raise ValueError(f"{out}: expected a new file, found one; use --force or -o")
         write_atomically(out, guess_config(table, images).encode())
-        print(f"wrote {out}; look through it, then: filtergroups data check {out} && filtergroups train {out}")
+        say(f"wrote {out}; look through it, then: filtergroups data check {out} && filtergroups train {out}")
 
 
 @app.command()
@@ -125,7 +131,7 @@ def data_check(config: ConfigFile) -> None:
             checked = check_data(load_config(config), progress=bar.preparing)
         finally:
             bar.stop()
-    print(checked)
+    say(checked)
     raise typer.Exit(1 if checked.problems else 0)
 
 
@@ -142,7 +148,7 @@ def data_phantom(
         bar = progress_bar()
         write_phantom(folder, patients, seed, progress=lambda done, of: bar.preparing("generating phantom", done, of))
         bar.stop()
-        print(f"wrote {patients} patients to {folder}")
+        say(f"wrote {patients} patients to {folder}")
 
 
 @app.command()
@@ -166,7 +172,7 @@ def _say_what_is_next(run: Path) -> None:
     from filtergroups.speaking import is_first
 
     if is_first():  # the other processes of a job say nothing
-        print(f"trained; next: filtergroups evaluate {run}")
+        say(f"trained; next: filtergroups evaluate {run}")
 
 
 @app.command()
@@ -208,8 +214,8 @@ def evaluate(
             )  # fmt: skip
         finally:
             bar.stop()
-        print(results_table(result))
-        print(f"kept in {run / 'results.json'}")
+        say(results_table(result))
+        say(f"kept in {run / 'results.json'}")
 
 
 @app.command()
@@ -228,8 +234,8 @@ def calibrate(
             result = calibrate_run(run, samples=samples, checkpoint=checkpoint, progress=bar.preparing)
         finally:
             bar.stop()
-        print(calibration_table(result))
-        print(f"kept in {run / 'calibration.json'}; held-out figures: filtergroups evaluate {run}")
+        say(calibration_table(result))
+        say(f"kept in {run / 'calibration.json'}; held-out figures: filtergroups evaluate {run}")
 
 
 @app.command()
@@ -254,9 +260,9 @@ def export(
         finally:
             bar.stop()
         for note in made.notes:
-            print(note)
-        print(costs_table(made))
-        print(f"wrote {made.path}")
+            say(note)
+        say(costs_table(made))
+        say(f"wrote {made.path}")
 
 
 @app.command()
@@ -291,15 +297,15 @@ def predict(
         finally:
             bar.stop()
     for note in done.notes:
-        print(note)
+        say(note)
     if done.problems:
         for problem in done.problems if out.is_dir() else ():  # images say so in the table
-            print(f"error: {problem}", file=sys.stderr)
+            say(f"error: {problem}", file=sys.stderr)
         where = "" if out.is_dir() else f": see the error column of {out}"
         of = done.count + len(done.problems)
-        print(f"{len(done.problems)} of {of} files could not be read{where}", file=sys.stderr)
+        say(f"{len(done.problems)} of {of} files could not be read{where}", file=sys.stderr)
         raise typer.Exit(1)
-    print(f"predicted {done.count} files into {out}")
+    say(f"predicted {done.count} files into {out}")
 
 
 @app.command()
@@ -327,7 +333,7 @@ def report(
             )  # fmt: skip
         finally:
             bar.stop()
-        print(f"wrote {out}; open it in a browser")
+        say(f"wrote {out}; open it in a browser")
 
 
 @app.command()
@@ -350,7 +356,7 @@ def figures(
         finally:
             bar.stop()
     for path in written:
-        print(path)
+        say(path)
 
 
 @app.command()
@@ -380,7 +386,7 @@ def reproduce(
             )  # fmt: skip
         finally:
             bar.stop()
-        print(f"{summary['finished']} of {summary['of']} runs; wrote {results / page_name(summary)}.md")
+        say(f"{summary['finished']} of {summary['of']} runs; wrote {results / page_name(summary)}.md")
 
 
 def check_shown_part(split: str | None) -> None:

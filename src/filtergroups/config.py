@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from filtergroups import ranges
 from filtergroups.baselines import METHODS
 from filtergroups.groups.routing import family
+from filtergroups.naming import check_name
 from filtergroups.ranges import Count, CountOrNone, Factor, Millimetres, Range, Scale, Share, Temperature, Value, Voxels
 from filtergroups.tasks import Classification, ImageRegression, Regression, Segmentation, Task
 
@@ -39,6 +40,11 @@ class TaskConfig(Section):
     scale: Scale = Field(1.0, description="real values: the network learns label / scale + offset; not 0")
     offset: Value = Field(0.0, description="see scale")
     unit: str = Field("", description="real values: what they are measured in")
+
+    @field_validator("name")
+    @classmethod
+    def _can_be_a_files_name(cls, name: str) -> str:
+        return check_name(name)
 
     @model_validator(mode="after")
     def _classes_have_names(self) -> "TaskConfig":
@@ -163,6 +169,11 @@ class ScansData(PatchData):
     bias_correction: bool = Field(False, description="N4 bias field correction of the input (SimpleITK)")
     histogram: bool = Field(True, description="histogram normalisation learned on the training part (Nyúl)")
     bone_above: Value | None = Field(None, description="report PSNR where the target is above this, as 'bone'")
+
+    @field_validator("target_task", "labels_task")
+    @classmethod
+    def _can_be_a_files_name(cls, name: str) -> str:
+        return check_name(name)
 
     @field_validator("target", "labels", "valid", mode="before")
     @classmethod

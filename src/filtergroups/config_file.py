@@ -23,8 +23,10 @@ from filtergroups.config import (
     TrainingConfig,
 )
 from filtergroups.paths import AnyPath, as_path
+from filtergroups.reading import parse_toml, read_text, reading, reason_of
 
 PATHS = ("root", "table", "split_file", "cache")  # of [data]
+MOST_FILES = 16  # that extend each other
 RUNS = ("mask_from", "extend")  # of [method]: runs that a run starts from
 PRESET, PRESETS = "preset:", Path(__file__).parent / "presets"
 
@@ -44,14 +46,15 @@ def load_config(path: AnyPath, overrides: Sequence[str] = ()) -> Config:
 
 def read_tree(path: Path, below: Sequence[Path] = ()) -> dict[str, Any]:
     """A TOML file with what it extends, before it is checked; paths of the extended file are absolute."""
+    if len(below) > MOST_FILES:
+        raise ConfigError(f"{path}: extends: expected at most {MOST_FILES} files one after the other, found more")
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected a readable TOML file, found {_reason(error)}") from None
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: expected TOML, found {error}") from None
+        with reading(path, "a readable TOML file", ConfigError, "check the path"):
+            text = read_text(path)
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: expected a readable TOML file, found {reason_of(error)}") from None
+    with reading(path, "TOML", ConfigError, "mend it"):
+        tree = parse_toml(text)
     above = tree.pop("extends", None)
     if above is None:
         return tree
@@ -109,10 +112,6 @@ def resolved(config: Config, folder: Path) -> Config:
     taken = {key: (folder / run.expanduser()).resolve() for key, run in runs.items() if run is not None}
     method = config.method.model_copy(update=taken)
     return config.model_copy(update={"data": config.data.model_copy(update=data), "method": method})
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "bytes that are not UTF-8"
 
 
 def apply_override(tree: dict[str, Any], text: str) -> None:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from filtergroups.kept import Corrections, as_kept
+from filtergroups.reading import read_model
 from filtergroups.run import Run, RunError
 from filtergroups.statistics import Kind
-from filtergroups.writing import write_atomically
 
 LEVEL = 0.9  # of the intervals
 NORMAL_QUANTILE = 1.645  # standard deviations on either side that hold 90 % of a normal distribution
@@ -113,42 +114,33 @@ def save_corrections(run: Run, kind: Kind, step: int, corrections: Mapping[str, 
     try:
         with run.changing():
             try:
-                kept = _read(run)
+                kept = read_corrections(run)
             except RunError:  # what cannot be read is replaced
                 kept = {}
             kept[kind] = {name: asdict(correction) for name, correction in corrections.items()}
             kept["step"] = {**kept.get("step", {}), kind: step}
-            write_atomically(run.calibration, json.dumps(kept, indent=1).encode())
+            run.write("calibration.json", json.dumps(kept, indent=1).encode())
     except OSError as error:
         raise RunError(f"{run.calibration}: could not write: {error.strerror}") from None
 
 
 def load_corrections(run: Run, kind: Kind, step: int) -> tuple[dict[str, Correction], str | None]:
     """The corrections by task that were fitted to this checkpoint; and a line where there are only another's."""
-    kept = _read(run)
+    kept = read_corrections(run)
     fitted = kept.get("step", {}).get(kind)
     if fitted != step:
         stale = f"{run.calibration} belongs to step {fitted}, this checkpoint is of step {step}: it is not used"
         return {}, None if fitted is None else stale
-    try:
-        return {name: Correction(**entry) for name, entry in kept[kind].items()}, None
-    except (TypeError, KeyError, AttributeError):
-        raise _broken(run) from None
+    return {name: Correction(**entry) for name, entry in kept.get(kind, {}).items()}, None
 
 
-def _read(run: Run) -> dict[str, Any]:
+def read_corrections(run: Run) -> dict[str, Any]:
+    """calibration.json: corrections by kind and task, and the steps that they belong to; {} where there is none."""
+    what, remedy = "what `filtergroups calibrate` writes", "run that again"
     try:
-        kept = json.loads(run.calibration.read_text(encoding="utf-8"))
+        found: dict[str, Any] = as_kept(
+            read_model(Corrections, run.calibration, what, RunError, remedy, below=run.path)
+        )
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError):
-        raise _broken(run) from None
-    if not isinstance(kept, dict) or not isinstance(kept.get("step", {}), dict):
-        raise _broken(run)
-    return kept
-
-
-def _broken(run: Run) -> RunError:
-    return RunError(
-        f"{run.calibration}: expected what `filtergroups calibrate` writes, found something else; run that again"
-    )
+    return found

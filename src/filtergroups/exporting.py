@@ -17,12 +17,14 @@ from filtergroups.compaction.files import FORMATS, save_compact
 from filtergroups.compaction.steps import CompactNetwork
 from filtergroups.correction import Correction
 from filtergroups.data.examples import DataError
+from filtergroups.kept import Export, as_kept
 from filtergroups.listing import prepare_output
 from filtergroups.paths import AnyPath, as_path, optional_path
 from filtergroups.predictor import Predictor, predictor_of
+from filtergroups.reading import read_model
 from filtergroups.restored import Restored, open_run
+from filtergroups.run import Run, RunError
 from filtergroups.tasks import Task
-from filtergroups.writing import write_atomically
 
 BATCHES = (1, 32)  # images at once, for the latency
 REPEATS = 9
@@ -188,15 +190,24 @@ def latencies(forms: Sequence[Callable[[Tensor], Any]], images: Tensor) -> list[
 
 def _keep(restored: Restored, path: Path, to: str, asked: Sequence[str], rows: Sequence[Cost]) -> None:
     """Beside the costs of other files in export.json."""
-    file = restored.run.path / "export.json"
     entry = {"file": str(path), "format": to, "tasks": list(asked), "rows": [asdict(row) for row in rows]}
     with restored.run.changing():
         try:
-            kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-        except ValueError:  # what cannot be read is replaced
+            kept = read_exports(restored.run)
+        except RunError:  # what cannot be read is replaced
             kept = []
         others = [old for old in kept if old.get("file") != entry["file"]]
-        write_atomically(file, json.dumps([*others, entry], indent=1).encode())
+        restored.run.write("export.json", json.dumps([*others, entry], indent=1).encode())
+
+
+def read_exports(run: Run) -> list[dict[str, Any]]:
+    """What earlier exports of a run cost."""
+    file = run.path / "export.json"
+    try:
+        found = read_model(list[Export], file, "what `export` writes", RunError, "remove it", below=run.path)
+    except FileNotFoundError:
+        return []
+    return [as_kept(entry) for entry in found]
 
 
 def costs_table(exported: Exported) -> str:

@@ -16,6 +16,7 @@ from filtergroups.data.decoding import SUFFIXES, decode
 from filtergroups.data.examples import DataError
 from filtergroups.data.splits import SHARES, part_named, seeded_split
 from filtergroups.data.table import Row, read_table
+from filtergroups.naming import as_name, shown
 from filtergroups.ranges import LARGEST
 
 MOST_CLASSES = 20
@@ -133,7 +134,7 @@ class Guess:
 
     def lines(self, taken: set[str]) -> list[str]:
         """The task under a name of its own, which is then among those that are taken."""
-        name = "".join("_" if c in ".+/\\" or not c.isprintable() else c for c in self.key)
+        name = as_name(self.key)
         while name in (*COLUMNS_OF_PREDICTIONS, "shared", *taken):
             name += "_"
         taken.add(name)
@@ -146,7 +147,7 @@ def _task(key: str, values: list[str], trained: Sequence[int]) -> Guess | str:
     present = [value for value in values if value.lower() not in MISSING]
     kinds = sorted(set(present), key=_order)
     numbers = [number for value in present if (number := number_of(value)) is not None]
-    column = f"# column '{_shown(key)}'"
+    column = f"# column '{shown(key)}'"
     if present and all(value.lower().endswith(IMAGE_ENDINGS) for value in present):
         return f"{column} holds image paths; for label maps add a task of kind 'segmentation'"
     if len(kinds) < 2:
@@ -163,7 +164,7 @@ def _task(key: str, values: list[str], trained: Sequence[int]) -> Guess | str:
         return Guess(key, len(values) - len(present), ('kind = "classification"', f"labels = [{labels}]"))
     if len(numbers) > len(present) / 2:
         text = next(value for value in present if number_of(value) is None)
-        return f"{column} holds numbers mostly, but also '{_shown(text)}': leave such cells empty for a task"
+        return f"{column} holds numbers mostly, but also '{shown(text)}': leave such cells empty for a task"
     comma = all(number_of(value.replace(",", ".", 1)) is not None for value in present)
     what = "numbers with a comma: write 1.5 for 1,5 and 1500 for 1,500" if comma else f"{len(kinds)} different texts"
     return f"{column} has {what}" + ("" if comma else ": an identifier, perhaps a group_column")
@@ -195,12 +196,7 @@ def _order(value: str) -> tuple[float, str]:
     return (number if number is not None else float("inf"), value)
 
 
-def _shown(text: str) -> str:
-    """As it may stand in a comment."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
 def _text(value: object) -> str:
     """A string of TOML: any character, those that cannot be seen by their numbers."""
     escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+    return '"' + "".join(c if shown(c) == c else f"\\U{ord(c):08x}" for c in escaped) + '"'

@@ -12,7 +12,8 @@ from filtergroups.answers import Answer
 from filtergroups.cells import Cells, Maps, class_cells, real_cells
 from filtergroups.data.decoding import SUFFIXES
 from filtergroups.data.images import normalised
-from filtergroups.listing import Array, Predicted, as_name, found_files, predict_table, prepare_output
+from filtergroups.listing import Array, Predicted, found_files, predict_table, prepare_output
+from filtergroups.naming import path_cell
 from filtergroups.paths import AnyPath, as_path, as_paths
 from filtergroups.predictor import PASSES, Predictor, has_classes, is_map, predictor_of
 from filtergroups.restored import Restored, open_run
@@ -86,7 +87,7 @@ def _predict_images(
     def rows_of(pixels: Array, files: dict[int, Path]) -> list[dict[str, Any]]:
         images = normalised(pixels, constants["mean"], constants["deviation"])
         predictions = predictor.images(images, precision)
-        rows: list[dict[str, Any]] = [{"file": as_name(file)} for file in files.values()]
+        rows: list[dict[str, Any]] = [{"file": path_cell(file)} for file in files.values()]
         for task in predictor.tasks:
             answer, labels = predictor.answer(task, predictions[task.name]), labels_of(task, predictor.restored)
             for n, (row, (number, file)) in enumerate(zip(rows, files.items(), strict=True)):

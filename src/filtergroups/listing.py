@@ -13,6 +13,7 @@ import numpy as np
 
 from filtergroups.data.decoding import decode
 from filtergroups.data.errors import DataError
+from filtergroups.naming import cell, path_cell
 from filtergroups.writing import write_atomically
 
 BATCH = 32
@@ -62,22 +63,22 @@ def prepare_folder(folder: Path) -> None:
         raise DataError(f"{folder}: expected a folder to write to, found {error.strerror}; choose another -o") from None
 
 
-def as_name(file: Path) -> str:
-    """A file's path as a cell: still its path, but never what a spreadsheet takes for a formula (=, +, −, @)."""
-    return f"./{file}" if str(file)[:1] in "=+-@\t\r" else str(file)
-
-
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as a table, `error` last."""
+    """Rows as a table, `error` last; no cell, a header's neither, is a formula for a spreadsheet."""
     header = sorted(dict.fromkeys(key for row in rows for key in row), key=lambda name: name == "error")
+    cells = [{cell(key): value if key == "file" else cell(value) for key, value in row.items()} for row in rows]
     text = io.StringIO()
-    # A lone carriage return ends a line for readers of CSV, but does not make Python's writer quote.
-    returns = any("\r" in str(value) for row in rows for value in row.values())
+    # A lone carriage return ends a line for readers of CSV, some split at ; or tabs: Python's writer quotes neither.
+    others = any(set("\r\t;") & set(str(value)) for row in cells for pair in row.items() for value in pair)
     writer = csv.DictWriter(
-        text, header, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL
+        text,
+        [cell(key) for key in header],
+        restval="",
+        lineterminator="\n",
+        quoting=csv.QUOTE_ALL if others else csv.QUOTE_MINIMAL,
     )
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(cells)
     return text.getvalue()
 
 
@@ -97,7 +98,7 @@ def predict_table(
     for start in range(0, len(files), BATCH):
         readable: dict[int, Array] = {}
         for number, file in enumerate(files[start : start + BATCH], start=start):
-            rows.append({"file": as_name(file), "error": ""})
+            rows.append({"file": path_cell(file), "error": ""})
             try:
                 readable[number] = decode(file, constants["size"], constants["channels"])
             except DataError as error:

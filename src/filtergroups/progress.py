@@ -4,6 +4,8 @@ import sys
 import time
 from typing import Any, Protocol
 
+from filtergroups.naming import shown, shown_lines
+
 
 class Reporter(Protocol):
     """Told how training goes."""
@@ -48,7 +50,7 @@ class Lines:
             self.say(f"step {step}/{self.steps}, {left:.0f} s left: {text}")
 
     def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(shown_lines(text), file=sys.stderr, flush=True)
 
     def stop(self) -> None: ...
 
@@ -62,8 +64,8 @@ class Live:
 
         self.console = Console(stderr=True, highlight=False)
         columns: list[Any] = [
-            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(),
+            TimeRemainingColumn(), TextColumn("{task.fields[text]}", markup=False),
         ]  # fmt: skip
         self.progress = Progress(*columns, console=self.console)
         self.bars: dict[str, Any] = {}
@@ -71,7 +73,7 @@ class Live:
     def _bar(self, name: str, total: int) -> Any:
         if name not in self.bars:
             self.progress.start()
-            self.bars[name] = self.progress.add_task(name, total=total, text="")
+            self.bars[name] = self.progress.add_task(shown(name), total=total, text="")
         return self.bars[name]
 
     def start(self, steps: int, done: int) -> None:
@@ -81,10 +83,10 @@ class Live:
         self.progress.update(self._bar(what, of), completed=done, visible=done < of)
 
     def step(self, step: int, text: str) -> None:
-        self.progress.update(self.bars["training"], completed=step, text=text)
+        self.progress.update(self.bars["training"], completed=step, text=shown(text))
 
     def say(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True)
+        self.console.print(shown_lines(text), soft_wrap=True, markup=False, emoji=False)
 
     def stop(self) -> None:
         self.progress.stop()

@@ -1,8 +1,12 @@
 """A trained network as a run left it: with its config, its tasks and what it knows of its data."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from filtergroups.build import build_network
 from filtergroups.checkpoint import Progress, load_checkpoint, restore
@@ -11,8 +15,12 @@ from filtergroups.data.cache_folder import with_own_cache
 from filtergroups.data.examples import Data
 from filtergroups.data.twice import twice
 from filtergroups.network import GroupedNetwork
-from filtergroups.run import Run
+from filtergroups.networks.highresnet import HighResNet
+from filtergroups.networks.vgg import VGG11
+from filtergroups.reading import checked, reading
+from filtergroups.run import Run, RunError
 from filtergroups.schedule import temperature_at
+from filtergroups.shipped_model import ImageConstants, ScanConstants
 from filtergroups.tasks import Task
 
 
@@ -69,9 +77,33 @@ def open_run(path: Path, checkpoint: str = "best") -> Restored:
     config = with_own_cache(run.config())
     file = run.checkpoint(checkpoint)
     progress, tensors = load_checkpoint(file)
-    network = build_network(config, described_data(config, progress))
+    network = build_network(config, _fitting(config, progress, tensors, file))
     restore(network, progress, tensors, file)
     return Restored(run, checkpoint, config, progress, network.eval())
+
+
+def _fitting(config: Config, progress: Progress, tensors: dict[str, Tensor], file: Path) -> Data:
+    """What a network needs to know of its data; refused where the network would be larger than its checkpoint.
+
+    A config and a checkpoint of somebody else need not belong together, and memory is asked for by the config.
+    """
+    scans = not isinstance(config.data, TableData | FacesData)
+    with reading(file, "a whole checkpoint", RunError, "use another, or train again"):
+        checked(ScanConstants if scans else ImageConstants, json.dumps(progress.constants))
+    data = described_data(config, progress)
+    held = sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("network/"))
+    with torch.device("meta"):
+        vgg = config.network.name == "vgg11"
+        width = config.network.width
+        plain = VGG11(data.channels, width, config.network.extra) if vgg else HighResNet(data.spatial_dims, 1, width)
+    needed = sum(parameter.numel() for parameter in plain.parameters())
+    needed += sum((config.network.hidden or 1) * task.outputs for task in data.tasks)
+    if needed > held:
+        raise RunError(
+            f"{file}: expected the weights of this config's network, found others: {held:,} numbers where it has at "
+            f"least {needed:,}"
+        )
+    return data
 
 
 def described_data(config: Config, progress: Progress) -> Data:

@@ -6,6 +6,7 @@ last.safetensors  best.safetensors  best-TASK.safetensors  statistics-CHECKPOINT
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,15 @@ from typing import Any
 
 from filtergroups.config import Config
 from filtergroups.config_file import dump_config, load_config
+from filtergroups.kept import Result, as_kept, entry_of
 from filtergroups.locks import Held, held
+from filtergroups.naming import shown
 from filtergroups.paths import AnyPath, as_path
+from filtergroups.reading import read_bytes, read_model, reading, reason_of
 from filtergroups.writing import append, place_below, write_atomically
+
+MOST_METRICS = 200_000_000  # bytes of metrics.jsonl
+STEP = re.compile(r"step_\d{8,15}\.npz")
 
 
 class RunError(ValueError):
@@ -126,35 +133,74 @@ class Run:
         return self.path / "calibration.json"
 
     def log(self, text: str) -> None:
-        append(self.path / "log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n", below=self.path)
+        append(self.path / "log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {shown(text)}\n", below=self.path)
 
     def record(self, entry: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl."""
         append(self.path / "metrics.jsonl", json.dumps(entry) + "\n", below=self.path)
 
     def metrics(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._complete_lines()]
+        return self.metrics_and_problem()[0]
+
+    def metrics_and_problem(self) -> tuple[list[dict[str, Any]], str | None]:
+        """The entries of metrics.jsonl, and a line where some could not be read: they are left out."""
+        entries, problem = self._entries()
+        return [entry for _, entry in entries], problem
+
+    def _entries(self) -> tuple[list[tuple[str, dict[str, Any]]], str | None]:
+        """Lines of metrics.jsonl with what they say, and what is wrong with others."""
+        entries, bad = [], []
+        for number, line in enumerate(self._complete_lines(), start=1):
+            try:
+                entries.append((line, entry_of(line)))
+            except ValueError as error:
+                bad.append(f"line {number}: {reason_of(error)}")
+        problem = f"metrics.jsonl: {len(bad)} lines cannot be read and are left out; {bad[0]}" if bad else None
+        return entries, problem
 
     def _complete_lines(self) -> list[str]:
         path = self.path / "metrics.jsonl"
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        return text[: text.rfind("\n") + 1].splitlines()
+        try:
+            with reading(path, "what training writes", RunError, "remove it"):
+                text = read_bytes(path, MOST_METRICS, below=self.path).decode(errors="replace")
+        except FileNotFoundError:
+            return []
+        return text[: text.rfind("\n") + 1].split("\n")[:-1]
 
-    def forget_after(self, step: int) -> None:
-        """Drop what was written after a checkpoint: the steps are about to be done again."""
-        kept = [line for line in self._complete_lines() if json.loads(line)["step"] <= step]
-        write_atomically(self.path / "metrics.jsonl", "".join(f"{line}\n" for line in kept).encode())
-        for file in self.place("assignments").glob("step_*.npz"):
-            if int(file.stem.removeprefix("step_")) > step:
+    def forget_after(self, step: int) -> str | None:
+        """Drop what was written after a checkpoint: the steps are about to be done again.
+
+        Lines that cannot be read are dropped too; the answer says so.
+        """
+        entries, problem = self._entries()
+        kept = [line for line, entry in entries if entry["step"] <= step]
+        self.write("metrics.jsonl", "".join(f"{line}\n" for line in kept).encode())
+        for file in saved_assignments(self):
+            if step_of(file) > step:
                 file.unlink()
+        return problem
 
     def results(self) -> list[dict[str, Any]]:
         path = self.path / "results.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        remedy = "move it away, then `filtergroups evaluate` again"
+        try:
+            found = read_model(list[Result], path, "what `evaluate` writes", RunError, remedy, below=self.path)
+        except FileNotFoundError:
+            return []
+        return [as_kept(result) for result in found]
 
     def save_result(self, result: dict[str, Any]) -> None:
         """Keep a result beside those of other splits, samples, checkpoints and norms."""
         same = ("split", "samples", "checkpoint", "data", "statistics")
         with self.changing():
             others = [old for old in self.results() if any(old.get(key) != result.get(key) for key in same)]
-            write_atomically(self.path / "results.json", json.dumps([*others, result], indent=1).encode())
+            self.write("results.json", json.dumps([*others, result], indent=1).encode())
+
+
+def saved_assignments(run: Run) -> list[Path]:
+    """The files with p at some steps, in their order; names that are not ours are left alone."""
+    return sorted(file for file in run.place("assignments").glob("step_*.npz") if STEP.fullmatch(file.name))
+
+
+def step_of(file: Path) -> int:
+    return int(file.stem.removeprefix("step_"))

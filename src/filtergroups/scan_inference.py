@@ -3,12 +3,14 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from filtergroups.answers import Answer, answer
@@ -17,6 +19,7 @@ from filtergroups.correction import Correction
 from filtergroups.data.examples import DataError
 from filtergroups.listing import Predicted, prepare_folder
 from filtergroups.network import Statistics
+from filtergroups.reading import problem_of
 from filtergroups.shipped import Shipped
 from filtergroups.tasks import Classification, ImageRegression, Prediction, Regression, Segmentation, Task
 from filtergroups.volumes import predict_volume
@@ -67,7 +70,7 @@ def predict_scans(
                 path = folder / f"{task.name}{suffix}.nii.gz"
                 made = array.astype(np.float32) if values.is_floating_point() else _label_map(array, constants)
                 image_out = nibabel.Nifti1Image(made, way_back.file_affine)
-                write_atomically(path, _gzipped(image_out))
+                write_atomically(path, _gzipped(image_out), below=out)
                 result.written.append(path)
         result.count += 1
         if progress is not None:
@@ -111,6 +114,8 @@ def scan_files(inputs: Sequence[Path], scans: ScansData) -> dict[str, Path]:
         )
     files: dict[str, Path] = {}
     for name, file in found:
+        if name.strip() in ("", ".", ".."):
+            raise DataError(f"{file}: expected a scan whose name can be a folder's, found '{name}'; rename it")
         if files.setdefault(name, file).resolve() != file.resolve():
             raise DataError(
                 f"expected scans of different names, found {files[name]} and {file}, which would both be written to "
@@ -137,7 +142,10 @@ def predict_scans_with_file(
 ) -> Predicted:
     """Predict scans by an exported ONNX file: what the run's mode network would say."""
     network = ShippedNetwork(model)
-    scans = ScansData.model_validate({**model.about["scans"], "root": "."})
+    try:
+        scans = ScansData.model_validate({**model.about["scans"], "root": "."})
+    except ValidationError as error:
+        raise DataError(f"expected an ONNX file with the settings of scans, found {problem_of(error)}") from None
     window, padding = tuple(model.about["windows"]["window"]), model.about["windows"]["padding"]
     return predict_scans(
         partial(predict_volume, network, window=window, padding=padding, samples=0), network.answer,
@@ -168,6 +176,6 @@ class ShippedNetwork:
 
 def _task(entry: dict[str, Any]) -> Task:
     kinds = {kind.__name__: kind for kind in (Regression, Classification, Segmentation, ImageRegression)}
-    settings = {key: value for key, value in entry.items() if key not in ("kind", "labels", "correction")}
-    task: Task = kinds[entry["kind"]](**settings)
+    kind = kinds[entry["kind"]]
+    task: Task = kind(**{field.name: entry[field.name] for field in fields(kind)})
     return task

@@ -1,6 +1,5 @@
 """Predictions from a shipped ONNX file: needs onnxruntime, numpy and Pillow, neither the run nor torch."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +12,9 @@ from filtergroups.certainty import in_words
 from filtergroups.data.decoding import SUFFIXES, normalised_array
 from filtergroups.data.errors import DataError
 from filtergroups.listing import Predicted, found_files, predict_table, prepare_output
+from filtergroups.shipped_model import About, looked_through, refuse_outputs
+from filtergroups.shipped_session import OutOfBounds, bounded_session, run_bounded
 
-KEY, FORMAT = "filtergroups", "filtergroups compact 1"
 CLASSES, MAPS = ("Classification", "Segmentation"), ("Segmentation", "ImageRegression")  # kinds of tasks
 Array = np.ndarray[Any, Any]
 
@@ -25,6 +25,7 @@ class Shipped:
 
     session: Any
     about: dict[str, Any]
+    checked: About
 
     @property
     def tasks(self) -> list[dict[str, Any]]:
@@ -32,32 +33,31 @@ class Shipped:
         return tasks
 
     def outputs(self, images: Array) -> dict[str, Array]:
-        """Each task's raw output for normalised images, batch × channels × space."""
-        names = [output.name for output in self.session.get_outputs()]
-        return dict(zip(names, self.session.run(names, {"images": images}), strict=True))
+        """Each task's raw output for normalised images, batch × channels × space; in halves where memory is short."""
+        names = [task["name"] for task in self.tasks]
+        try:
+            found = dict(zip(names, run_bounded(self.session, names, images), strict=True))
+        except OutOfBounds as error:
+            if len(images) == 1:
+                raise DataError(f"the ONNX file {error}; export the run again, or predict smaller images") from None
+            middle = len(images) // 2
+            parts = [self.outputs(images[:middle]), self.outputs(images[middle:])]
+            return {name: np.concatenate([part[name] for part in parts]) for name in names}
+        refuse_outputs(self.checked, images, found)
+        return found
 
 
 def open_shipped(path: Path) -> Shipped:
-    """Read an ONNX file that `filtergroups export` wrote."""
-    import onnxruntime
-
-    if not path.is_file():
-        raise DataError(f"{path}: expected an ONNX file, found none; check the path")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what is wrong with a file is said below, in one line
+    """Read an ONNX file that `filtergroups export` wrote; anything else is refused before it can do anything."""
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001  # onnxruntime raises kinds of its own that share no base
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise DataError(f"{path}: expected an ONNX file, found one that onnxruntime cannot read: {reason}") from None
+        content, about = looked_through(path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: expected an ONNX file, found none; check the path") from None
     try:
-        about = json.loads(session.get_modelmeta().custom_metadata_map[KEY])
-        ours = about["format"] == FORMAT
-    except (KeyError, ValueError, TypeError):
-        ours = False
-    if not ours:
-        raise DataError(f"{path}: expected an ONNX file of `filtergroups export`, found another; export the run first")
-    return Shipped(session, about)
+        session = bounded_session(content)
+    except OutOfBounds as error:
+        raise DataError(f"{path}: expected an ONNX file, found one that onnxruntime cannot read: {error}") from None
+    return Shipped(session, about.model_dump(exclude_unset=False), about)
 
 
 def predict_with_file(

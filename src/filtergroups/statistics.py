@@ -150,7 +150,7 @@ def load_statistics(path: Path, network: GroupedNetwork, step: int) -> Buffers |
     """The sets of a checkpoint; None where there are none, or those of another step or network."""
     try:
         metadata, sets = read_tensors(path)
-    except (FileNotFoundError, SafetensorError, OSError):
+    except (SafetensorError, OSError, ValueError):
         return None
     if metadata.get("step") != str(step):
         return None

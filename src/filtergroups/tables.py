@@ -3,6 +3,7 @@
 from typing import Any
 
 from filtergroups.certainty import passes_in_words
+from filtergroups.naming import shown
 
 
 def results_table(result: dict[str, Any]) -> str:
@@ -12,7 +13,7 @@ def results_table(result: dict[str, Any]) -> str:
     rows: list[tuple[str, ...]] = [("task", "metric", "", "network", "plain answer")]
     for task, metrics in result["tasks"].items():
         for metric, value in metrics.items():
-            plain = result["plain"][task].get(metric)
+            plain = result["plain"].get(task, {}).get(metric)
             if isinstance(value, dict):
                 for region, of_region in value.items():
                     other = plain.get(region) if isinstance(plain, dict) else None
@@ -80,6 +81,7 @@ def _number(value: float | None) -> str:
 
 
 def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    rows = [tuple(shown(cell) for cell in row) for row in rows]
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     return [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

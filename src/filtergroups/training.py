@@ -137,7 +137,9 @@ class Trainer:
             take_over(self.network, self.config.method)
         hold(self.network, self.config.method)
         if self.fabric.is_global_zero:
-            self.run.forget_after(self.progress.step)
+            problem = self.run.forget_after(self.progress.step)
+            if problem:
+                self.journal.say(problem)
         self.weights.to(self.fabric.device)
 
     def fit(self) -> None:

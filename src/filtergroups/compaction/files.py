@@ -9,21 +9,25 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from pydantic import Field
 from safetensors.torch import save
 from torch import Tensor
 
+from filtergroups.checkpoint import read_tensors
 from filtergroups.compaction.recording import CannotExport
 from filtergroups.compaction.steps import CompactNetwork, Step, Value, as_json, from_json
+from filtergroups.kept import Count, Kept, Name
 from filtergroups.paths import AnyPath, as_path
+from filtergroups.reading import checked, parse_json, reading
 from filtergroups.writing import write_atomically
 
 FORMATS = ("onnx", "pt2", "safetensors")
 KEY = "filtergroups"  # under which the JSON is found in every format
 FORMAT = "filtergroups compact 1"
+MOST_STEPS = 20_000
 AXES = {0: "batch", 2: "height", 3: "width", 4: "depth"}
 
 
@@ -124,27 +128,43 @@ def _safetensors(network: CompactNetwork, about: dict[str, Any]) -> bytes:
     return save(tensors, {KEY: json.dumps(about), "program": json.dumps(program)})
 
 
+class StepKept(Kept):
+    """A step as JSON."""
+
+    function: Name
+    args: list[Any]
+    keywords: Annotated[dict[Name, Any], Field(alias="kwargs")]
+    results: Annotated[list[Count], Field(min_length=1, max_length=1000)]
+    several: bool
+
+
+class Program(Kept):
+    """A compact network's steps as JSON."""
+
+    steps: Annotated[list[StepKept], Field(max_length=MOST_STEPS)]
+    outputs: dict[Name, Count]
+    image_shape: list[Annotated[int, Field(ge=1, le=2**20)]]
+    varies: list[Annotated[int, Field(ge=0, le=8)]]
+    multiplications: Count
+
+
 def load_compact(path: AnyPath) -> tuple[CompactNetwork, dict[str, Any]]:
     """A compact network from safetensors, and what is known about it; no code of the file is run."""
     path = as_path(path)
+    what, remedy = "a compact network of filtergroups", "export the run again"
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
-        about, program = json.loads(metadata[KEY]), json.loads(metadata["program"])
-        steps = [
-            Step(
-                one["function"], from_json(one["args"]), {k: from_json(v) for k, v in one["kwargs"].items()},
-                tuple(one["results"]), one["several"],
-            )
-            for one in program["steps"]
-        ]  # fmt: skip
-        outputs = {task: Value(number) for task, number in program["outputs"].items()}
-        network = CompactNetwork(steps, tensors, outputs)
+        with reading(path, what, ValueError, remedy):
+            metadata, tensors = read_tensors(path)
+            about, program = parse_json(metadata[KEY]), checked(Program, metadata["program"])
+            steps = [
+                Step(one.function, from_json(one.args), {k: from_json(v) for k, v in one.keywords.items()},
+                     tuple(one.results), one.several)
+                for one in program.steps
+            ]  # fmt: skip
+            outputs = {task: Value(number) for task, number in program.outputs.items()}
+            network = CompactNetwork(steps, tensors, outputs)
     except FileNotFoundError:
         raise ValueError(f"{path}: expected a compact network, found no file; check the path") from None
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path}: expected a compact network of filtergroups, found another file ({error})") from None
-    network.image_shape, network.varies = tuple(program["image_shape"]), tuple(program["varies"])
-    network.multiplications = program["multiplications"]
+    network.image_shape, network.varies = tuple(program.image_shape), tuple(program.varies)
+    network.multiplications = program.multiplications
     return network.eval(), about

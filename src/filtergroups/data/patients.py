@@ -1,6 +1,5 @@
 """Who the scans are of: patients' folders, the part that each belongs to, and the names of their labels."""
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +11,10 @@ from numpy.typing import NDArray
 from filtergroups.config import ScansData
 from filtergroups.data.examples import SELECTION, SPLITS, DataError
 from filtergroups.data.splits import read_split, seeded_split, with_selection, write_split
+from filtergroups.reading import read_json
+
+MOST_LABELS = 10_000
+MOST_VALUE = 2**31 - 1  # of a label, which is written as a 32-bit number
 
 
 @dataclass(frozen=True)
@@ -103,17 +106,19 @@ def label_table(config: ScansData) -> dict[int, str]:
     table = config.label_names
     if table is None:
         try:
-            table = json.loads(path.read_text(encoding="utf-8"))
+            table = read_json(path, "JSON with value -> name", DataError, "mend it")
         except FileNotFoundError:
             raise DataError(
                 f"{path}: expected the labels' values and names, found no file; write one, set data.label_names, "
                 "or set data.labels to none"
             ) from None
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: expected JSON with value -> name, found {_line(error)}; mend it") from None
     if not isinstance(table, dict) or not all(str(value).isdecimal() for value in table):
         found = sorted(map(str, table)) if isinstance(table, dict) else type(table).__name__
         raise DataError(f"{where}: expected names by value (0, 1, …), found {found}; mend it (negative: not labelled)")
+    if len(table) > MOST_LABELS or any(len(value) > 10 or int(value) > MOST_VALUE for value in table):
+        raise DataError(
+            f"{where}: expected at most {MOST_LABELS} labels, of values up to {MOST_VALUE}, found others; mend it"
+        )
     if len(table) < 2:
         raise DataError(f"{where}: expected at least 2 labels, found {len(table)}; name the background too")
     return {value: str(name) for value, name in sorted((int(value), name) for value, name in table.items())}
@@ -132,7 +137,3 @@ def class_indices(values: NDArray[np.float32], known: Sequence[int], path: Path)
         )
     classes = np.searchsorted(np.asarray(known), np.rint(values))
     return np.where(np.rint(values) < 0, -1, classes).astype(np.int16)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

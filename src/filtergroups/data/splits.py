@@ -1,12 +1,13 @@
 """Which part an example belongs to: read from a file, or drawn by a seed and written for the next time."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from filtergroups.data.examples import SELECTION, SPLITS, DataError
+from filtergroups.naming import path_cell, plain_cell
+from filtergroups.reading import MOST_TABLE, read_rows, read_text, reading
 from filtergroups.writing import write_new
 
 SHARES = (0.70, 0.15, 0.15)
@@ -70,29 +71,31 @@ def with_selection(
 
 def read_split(path: Path, column: str = "file") -> dict[str, str]:
     """A CSV with the columns `file` (or `patient`) and `split`."""
+    what = f"a CSV with columns {column},split"
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: expected a CSV with columns {column},split, found {error}") from None
-    if not rows or column not in rows[0] or "split" not in rows[0]:
-        found = list(rows[0]) if rows else "no rows"
+        with reading(path, what, DataError, "mend it"):
+            header, rows = read_rows(read_text(path, MOST_TABLE))
+    except FileNotFoundError:
+        raise DataError(f"{path}: expected {what}, found no such file; check the path") from None
+    if not rows or column not in header or "split" not in header:
+        found = header if rows else "no rows"
         raise DataError(f"{path}: expected the columns {column},split, found {found}; add them")
     parts: dict[str, str] = {}
     for number, row in enumerate(rows, start=2):
         part = part_named(row["split"] or "")
         if part is None:
             raise DataError(f"{path}, line {number}: a split is one of {list(SPLITS)}, found {row['split']!r}; mend it")
-        if parts.setdefault(row[column], part) != part:
-            raise DataError(f"{path}, line {number}: {row[column]!r} is in two parts; keep one of the lines")
+        name = plain_cell(row[column] or "")
+        if parts.setdefault(name, part) != part:
+            raise DataError(f"{path}, line {number}: {name!r} is in two parts; keep one of the lines")
     return parts
 
 
 def write_split(path: Path, parts: Mapping[str, str], column: str = "file") -> None:
     """Write a split, unless there is one: of two processes that draw at once, both go by the first."""
-    lines = [f"{column},split", *(f"{_quoted(name)},{part}" for name, part in sorted(parts.items()))]
+    lines = [f"{column},split", *(f"{_quoted(path_cell(name))},{part}" for name, part in sorted(parts.items()))]
     write_new(path, ("\n".join(lines) + "\n").encode())
 
 
 def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if set(text) & set(',"\n') else text
+    return '"' + text.replace('"', '""') + '"' if set(text) & set(',;"\n\r\t') else text

@@ -13,6 +13,8 @@ from filtergroups.data.findings import Findings
 from filtergroups.data.image_cache import decoded
 from filtergroups.data.images import Progress, image_data
 from filtergroups.data.splits import part_named, read_split, seeded_split, with_selection, write_split
+from filtergroups.naming import plain_cell
+from filtergroups.reading import MOST_TABLE, read_text, reading, refuse_large_table
 from filtergroups.tasks import Task
 
 Row = dict[str, str]
@@ -20,20 +22,23 @@ Row = dict[str, str]
 
 def read_table(path: Path) -> list[Row]:
     """The rows of a CSV or TSV with a header; the delimiter is guessed."""
+    what = "a CSV or TSV file"
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "bytes that are not UTF-8"
-        raise DataError(f"{path}: expected a CSV or TSV file, found {reason}") from None
-    lines = text.splitlines()
+        with reading(path, what, DataError, "mend it"):
+            lines = read_text(path, MOST_TABLE).splitlines()
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: expected {what}, found {error.strerror}") from None
     if len(lines) < 2:
         raise DataError(f"{path}: expected a header and at least one row, found {len(lines)} lines")
     delimiter = max(("\t", ";", ","), key=lines[0].count)
-    reader = csv.DictReader(lines, delimiter=delimiter)
-    names = [name.strip() for name in reader.fieldnames or ()]
+    with reading(path, what, DataError, "mend it"):
+        refuse_large_table(lines, delimiter)
+        reader = csv.DictReader(lines, delimiter=delimiter)
+        names = [name.strip() for name in reader.fieldnames or ()]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{path}: expected columns of different names, found {twice[0]!r} more than once; rename one")
-    rows = list(reader)
+    with reading(path, what, DataError, "mend it"):
+        rows = list(reader)
     while rows and not any(value for value in rows[-1].values()):  # what spreadsheets leave at the end
         rows.pop()
     if not rows:
@@ -180,7 +185,8 @@ def table_split(
         return parts
     path = _split_file(config)
     if path.exists():
-        given = read_split(path)
+        written = read_split(path)
+        given = {name: written[plain_cell(name)] for name in names if plain_cell(name) in written}
         missing = [name for name in names if name not in given]
         if missing:
             raise DataError(

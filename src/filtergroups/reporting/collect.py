@@ -1,6 +1,5 @@
 """What a run folder says, as plain data; nothing here needs the network or its data set."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,9 +12,12 @@ from numpy.typing import NDArray
 
 from filtergroups.baselines import METHODS
 from filtergroups.config import Config, FacesData, ScansData, TableData
+from filtergroups.correction import read_corrections
+from filtergroups.exporting import read_exports
 from filtergroups.groups.routing import Family, family
 from filtergroups.network import GroupedNetwork
-from filtergroups.run import Run, RunError
+from filtergroups.reading import read_arrays, read_bytes, reading
+from filtergroups.run import Run, RunError, saved_assignments, step_of
 
 MOST_TIMES = 120  # saved steps that are shown
 
@@ -96,6 +98,8 @@ class Record:
         """Networks of their own, mixed: not one whose kernels are in groups."""
         return self.method in METHODS and METHODS[self.method].cross_stitch
 
+    problems: list[str] = field(default_factory=list)  # what could not be read of the run
+
     @property
     def kind(self) -> str:
         """learned, constant or fixed."""
@@ -126,6 +130,7 @@ def record_of_run(path: Path) -> Record:
     run = Run.open(path)
     config = run.config()
     names = task_names(config)
+    metrics, problem = run.metrics_and_problem()
     return Record(
         name=path.resolve().name,
         method=config.method.name,
@@ -134,11 +139,12 @@ def record_of_run(path: Path) -> Record:
         timeline=read_timeline(run, learned=METHODS[config.method.name].kind == "learned"),
         run=run,
         config=config,
-        metrics=run.metrics(),
+        metrics=metrics,
         results=run.results(),
-        calibration=_json(path / "calibration.json", {}),
-        exports=_json(path / "export.json", []),
-        log=read_log(path / "log.txt"),
+        calibration=read_corrections(run),
+        exports=read_exports(run),
+        log=read_log(run),
+        problems=[problem] if problem else [],
     )
 
 
@@ -166,17 +172,13 @@ def task_names(config: Config) -> list[str]:
     return [task for file, task in named if file is not None]
 
 
-def _json(path: Path, default: Any) -> Any:
-    if not path.exists():
-        return default
+def read_log(run: Run) -> list[tuple[datetime, str]]:
+    path = run.path / "log.txt"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{path}: expected JSON, found {error}; write it again") from None
-
-
-def read_log(path: Path) -> list[tuple[datetime, str]]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        with reading(path, "the run's log", RunError, "remove it"):
+            lines = read_bytes(path, below=run.path).decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
     found = []
     for line in lines:
         stamp, _, text = line.partition("  ")
@@ -189,7 +191,7 @@ def read_log(path: Path) -> list[tuple[datetime, str]]:
 
 def read_timeline(run: Run, *, learned: bool, most: int = MOST_TIMES) -> Timeline:
     """The saved assignments, thinned to `most`; of those after the kernels were fixed only the first is kept."""
-    files = sorted((run.path / "assignments").glob("step_*.npz"))
+    files = saved_assignments(run)
     if not files:
         raise RunError(f"{run.path}: expected saved assignments, found none; train first (`filtergroups train`)")
     fixed = _first_fixed(files) if learned else len(files)
@@ -199,20 +201,26 @@ def read_timeline(run: Run, *, learned: bool, most: int = MOST_TIMES) -> Timelin
         chosen.append(files[fixed])
     read = [_read(file) for file in chosen]
     layers = tuple(Layer(name, len(p)) for name, p in read[0].items())
+    for file, of_layers in zip(chosen, read, strict=True):
+        if {name: p.shape for name, p in of_layers.items()} != {name: p.shape for name, p in read[0].items()}:
+            raise RunError(f"{file}: expected the layers of {chosen[0].name}, found others; remove one of the files")
     return Timeline(
         layers,
-        tuple(int(file.stem.removeprefix("step_")) for file in chosen),
+        tuple(step_of(file) for file in chosen),
         tuple(np.concatenate(list(of_layers.values())) for of_layers in read),
         fixed_at=len(chosen) - 1 if 0 < fixed < len(files) else None,
     )
 
 
 def _read(file: Path) -> dict[str, Probabilities]:
-    try:
-        with np.load(file, allow_pickle=False) as saved:
-            return {name: saved[name].astype(np.float32) for name in saved.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise RunError(f"{file}: expected saved assignments, found {error}; remove the file") from None
+    with reading(file, "saved assignments", RunError, "remove the file"):
+        found = {name: p.astype(np.float32) for name, p in read_arrays(file).items()}
+        groups = {p.shape[1:] for p in found.values()}
+        if len(groups) != 1 or any(p.ndim != 2 or not p.size for p in found.values()):
+            raise ValueError(f"arrays of the shapes {sorted({p.shape for p in found.values()})[:4]}")
+        if not all(((p >= 0) & (p <= 1)).all() for p in found.values()):
+            raise ValueError("numbers that are no probabilities")
+        return found
 
 
 def _first_fixed(files: Sequence[Path]) -> int:
