@@ -35,6 +35,12 @@ SHARES = {
 }  # fmt: skip
 FIX_AT = 0.4  # of the training, the kernels are fixed and the weights begin anew
 LEFT_OVER = ("*.part", "*.filtergroups", "*.holder", "tmp*")
+SOONER = (
+    1.0,
+    0.7,
+    0.4,
+    0.2,
+)  # of the drawn moment, where a command had ended by then: the machine is faster than it was
 LONGEST = 600  # seconds of one command
 MEASURED = ("latency_ms", "time", "seconds")  # what two undisturbed runs differ in, too
 
@@ -169,10 +175,13 @@ class Soak:
 
     def kill_training(self, draw: random.Random) -> Outcome:
         """At any moment, the first ones of Python's start included."""
-        shutil.rmtree(self.run, ignore_errors=True)
-        process = self.start(self.command("train", self.config, "--run", self.run))
-        time.sleep(draw.uniform(0.1, 1.0) * self.times["train"])
-        return self.go_on(Outcome("train", kill(process), 0.0), self.run, self.config, "trained")
+        for share in SOONER:
+            shutil.rmtree(self.run, ignore_errors=True)
+            process = self.start(self.command("train", self.config, "--run", self.run))
+            time.sleep(share * draw.uniform(0.1, 1.0) * self.times["train"])
+            if killed := kill(process):
+                break
+        return self.go_on(Outcome("train", killed, 0.0), self.run, self.config, "trained")
 
     def kill_rewind(self, draw: random.Random) -> Outcome:
         """Around the moment when the kernels are fixed and the weights begin anew."""
@@ -229,11 +238,14 @@ class Soak:
 
     def kill_command(self, stage: str, draw: random.Random) -> Outcome:
         """From a third of its time on: before that Python is still importing."""
-        self.back("done", self.run)
-        self.back("out-done", self.out)
-        process = self.start(self.of_stage(stage))
-        time.sleep(draw.uniform(0.35, 1.0) * self.times[stage])
-        return self.again(stage, Outcome(stage, kill(process), 0.0))
+        for share in SOONER:
+            self.back("done", self.run)
+            self.back("out-done", self.out)
+            process = self.start(self.of_stage(stage))
+            time.sleep(share * draw.uniform(0.35, 1.0) * self.times[stage])
+            if killed := kill(process):
+                break
+        return self.again(stage, Outcome(stage, killed, 0.0))
 
     def again(self, stage: str, outcome: Outcome) -> Outcome:
         if problem := self.finish(self.of_stage(stage)):
