@@ -9,6 +9,7 @@ from filtergroups.reporting.html import Html, joined, note, section, table, tag
 from filtergroups.reporting.scores import measured_on
 
 COVERED = 0.9  # the interval that real values are measured by
+NO_INTERVAL = "no interval"  # one pass has no spread, and no correction was fitted
 
 
 def calibration_section(record: Record, key: str) -> Html | None:
@@ -41,7 +42,7 @@ def _of_result(record: Record, result: dict[str, Any]) -> list[Html]:
     for task, found in result["calibration"].items():
         if "coverage" in found:
             if found["coverage"] is None and found.get("coverage_corrected") is None:
-                real.append([task, "no interval", "–", "–", "–"])
+                real.append([task, NO_INTERVAL, "–", "–", "–"])
                 continue
             covered = [_share(found["coverage"]), _share(found.get("coverage_corrected"))]
             real.append([task, *covered, _number(found.get("width")), _number(found.get("width_corrected"))])
@@ -51,7 +52,7 @@ def _of_result(record: Record, result: dict[str, Any]) -> list[Html]:
             pictures.append(reliability(task, found["bins"], colours.get(task, "#888888")))
     where = measured_on(result)
     parts = []
-    if real:
+    if any(row[1] != NO_INTERVAL for row in real):
         head = ["", "coverage before", "after", "width before", "after"]
         parts.append(table(head, real, caption=f"Share of values inside the {COVERED:.0%} interval · {where}"))
     if classes:
