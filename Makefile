@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lowest wheel-check bench bench-ship lint format schema soak clean
+.PHONY: setup demo test lowest wheel-check bench bench-ship lint format schema soak clean fuzz
 
 setup: $(READY)
 
@@ -39,6 +39,10 @@ demo: $(READY)
 
 schema: $(READY)
 	$(BIN)/python -c "import json; from filtergroups.config_schema import SCHEMA, config_schema; SCHEMA.write_text(json.dumps(config_schema(), indent=1) + '\n')"
+
+# Damaged and hostile files by the thousand; stopped, it goes on where it was: make fuzz FUZZ="--folder /tmp/fuzz"
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cost.py

@@ -4,13 +4,19 @@ import csv
 import io
 import json
 import os
+import threading
+import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from filtergroups.config import ConfigError
 from filtergroups.config_file import load_config, make_config
+from filtergroups.data.bombs import Room, webp_pixels
+from filtergroups.data.decoding import decode
 from filtergroups.data.errors import DataError
 from filtergroups.data.splits import read_split, write_split
 from filtergroups.data.table import read_table
@@ -217,3 +223,32 @@ def test_assignments_that_do_not_belong_together_are_refused(tmp_path):
         with pytest.raises(RunError, match="step_0000000") as caught:
             record_of_run(tmp_path)
         assert "\n" not in str(caught.value)
+
+
+def test_a_webp_is_known_by_its_header_before_it_is_opened():
+    for size in ((33, 40), (1, 1), (300, 7)):
+        for options in ({}, {"lossless": True}, {"exif": Image.Exif().tobytes()}):
+            content = io.BytesIO()
+            Image.new("RGB", size).save(content, "WEBP", **options)
+            assert webp_pixels(content.getvalue()) == size[0] * size[1]
+    large = b"RIFF" + bytes(4) + b"WEBPVP8X" + bytes(8) + b"\xff" * 6
+    with pytest.raises(DataError, match="expected an image of 1 to"):
+        decode(large + bytes(20), 16, 3)
+
+
+def test_threads_share_the_room_for_pixels():
+    room, lock, inside, most = Room(100), threading.Lock(), [0], [0]
+
+    def one(pixels):
+        with room.taken(pixels):
+            with lock:
+                inside[0] += min(pixels, 100)
+                most[0] = max(most[0], inside[0])
+            time.sleep(0.002)
+            with lock:
+                inside[0] -= min(pixels, 100)
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(one, [30, 60, 100, 500, 1, 0] * 10))
+    assert 60 <= most[0] <= 100
+    assert room.left == 100

@@ -1,6 +1,9 @@
 """Small image files that would cost much memory or time: what they are known by before they are decoded."""
 
 import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from PIL import Image, TiffImagePlugin
 
@@ -34,10 +37,50 @@ def refuse_costly_content(content: bytes) -> None:
     """Refuse a file whose bytes alone say that decoding it would take long."""
     if content[:2] in (b"P1", b"P2", b"P3"):  # read in Python, in time that grows with the square of its comments
         raise DataError("expected binary pixels, found a PPM with pixels as text; convert it to PNG")
+    if (pixels := webp_pixels(content)) > MOST_PIXELS:
+        raise DataError(f"expected an image of 1 to {MOST_PIXELS} pixels, found {pixels}")
     # In a JPEG's pixel data this pair of bytes cannot occur: it begins a scan.
     scans = content.count(b"\xff\xda") if content.startswith(b"\xff\xd8") else 0
     if scans > MOST_SCANS:
         raise DataError(f"expected a JPEG of at most {MOST_SCANS} scans, found {scans}")
+
+
+def webp_pixels(content: bytes) -> int:
+    """Pixels that a WebP claims; 0 for other files. Pillow asks for their memory as it opens the file."""
+    if content[:4] != b"RIFF" or content[8:12] != b"WEBP" or len(content) < 30:
+        return 0
+    kind = content[12:16]
+    if kind == b"VP8X":
+        width, height = (1 + int.from_bytes(content[at : at + 3], "little") for at in (24, 27))
+    elif kind == b"VP8L":
+        bits = int.from_bytes(content[21:25], "little")
+        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    else:
+        width, height = (int.from_bytes(content[at : at + 2], "little") & 0x3FFF for at in (26, 28))
+    return width * height
+
+
+class Room:
+    """So many pixels are decoded at once by all threads together; who finds no room waits."""
+
+    def __init__(self, pixels: int) -> None:
+        self.pixels, self.left, self.changed = pixels, pixels, threading.Condition()
+
+    @contextmanager
+    def taken(self, pixels: int) -> Iterator[None]:
+        pixels = min(pixels, self.pixels)
+        with self.changed:
+            self.changed.wait_for(lambda: self.left >= pixels)
+            self.left -= pixels
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.left += pixels
+                self.changed.notify_all()
+
+
+ROOM = Room(MOST_PIXELS)
 
 
 def refuse_costly_image(image: Image.Image) -> None:

@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from filtergroups.data.bombs import MOST_BYTES, MOST_PIXELS, MeteredBytes, refuse_costly_content, refuse_costly_image
+from filtergroups.data.bombs import (
+    MOST_BYTES,
+    MOST_PIXELS,
+    ROOM,
+    MeteredBytes,
+    refuse_costly_content,
+    refuse_costly_image,
+    webp_pixels,
+)
 from filtergroups.data.errors import DataError
 
 Array = np.ndarray[Any, Any]
@@ -62,13 +70,15 @@ def _read(
     try:
         content = file if isinstance(file, bytes) else read_content(file)
         refuse_costly_content(content)
-        with _quiet, Image.open(MeteredBytes(content), formats=FORMATS) as image:
+        opened = webp_pixels(content)
+        with _quiet, ROOM.taken(opened), Image.open(MeteredBytes(content), formats=FORMATS) as image:
             refuse_costly_image(image)
             if draft is not None:  # a JPEG decodes faster at less than full size
                 image.draft(draft[0], (draft[1], draft[1]))
-            if upright:
-                ImageOps.exif_transpose(image, in_place=True)
-            return finish(image)
+            with ROOM.taken(0 if opened else image.width * image.height):
+                if upright:
+                    ImageOps.exif_transpose(image, in_place=True)
+                return finish(image)
     except DataError:
         raise
     except UnidentifiedImageError:
