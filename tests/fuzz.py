@@ -74,6 +74,9 @@ def mutated(seeds: list[bytes], count: int, seed: int) -> Iterator[bytes]:
     ]
     for n in range(count):
         content = bytearray(seeds[n % len(seeds)])
+        if n < len(seeds):  # first as they are
+            yield bytes(content)
+            continue
         for _ in range(int(rng.integers(1, 3))):
             at = (
                 int(rng.integers(len(content) + 1))
