@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from filtergroups.naming import shown
 from filtergroups.writing import place_below
 
 MOST_TEXT = 16_000_000  # bytes of JSON, TOML or a log
@@ -44,7 +45,7 @@ def reading(path: Path, what: str, refuse: type[ValueError], remedy: str = "make
     except (refuse, FileNotFoundError, KeyboardInterrupt):
         raise
     except Exception as error:  # noqa: BLE001  # see above
-        raise refuse(f"{path}: expected {what}, found {reason_of(error)}; {remedy}") from None
+        raise refuse(f"{path}: expected {what}, found {shown(reason_of(error))}; {remedy}") from None
 
 
 def reason_of(error: BaseException) -> str:
