@@ -14,6 +14,7 @@ Real = float  # a metric that is not defined is NaN
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=1000)]
 Text = Annotated[str, Field(max_length=10_000)]
+Passes = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class Kept(BaseModel):
@@ -58,10 +59,10 @@ class Result(Kept):
     """An entry of results.json."""
 
     split: Literal["train", "selection", "validation", "test"]
-    samples: Annotated[int, Field(ge=0, le=10**9)]
+    samples: Passes
     checkpoint: Name
     data: Text | None
-    statistics: Name | None = None
+    statistics: Literal["batch", "running", "recalibrated"] = "recalibrated"
     examples: Count
     tasks: Metrics
     plain: Metrics
@@ -88,8 +89,8 @@ class TrainingEntry(Kept):
     epoch: Count
     losses: dict[Name, Real]
     weights: Real
-    entropy: Real
-    temperature: Real
+    entropy: Real | None = None  # only where gates are drawn, as the temperature
+    temperature: Real | None = None
     learning_rate: Real
     shared: dict[Name, Real] = {}
     cost: Real | None = None
@@ -98,8 +99,9 @@ class TrainingEntry(Kept):
 
     @model_validator(mode="after")
     def _values_are_given(self) -> "TrainingEntry":
-        if any(key in self.model_fields_set and getattr(self, key) is None for key in ("expected_cost", "mode_cost")):
-            raise ValueError("a cost is a number")
+        for key in ("entropy", "temperature", "expected_cost", "mode_cost"):
+            if key in self.model_fields_set and getattr(self, key) is None:
+                raise ValueError(f"{key} is a number")
         return self
 
 
@@ -110,6 +112,8 @@ class ValidationEntry(Kept):
     kind: Literal["validation"]
     results: Metrics
     criteria: dict[Name, Real]
+    norms: Literal["batch", "running"] = "batch"
+    samples: Passes = 0
 
 
 class OtherEntry(Kept):

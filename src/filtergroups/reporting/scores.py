@@ -61,7 +61,7 @@ def scored(record: Record) -> list[Scored]:
     last = validations[-1]
     found = {"tasks": last["results"], "plain": {}}
     part = "validation" if record.config is None else record.config.chosen_by
-    how = f", {NORMS[last['norms']]}, {passes_in_words(last['samples'])}" if "norms" in last else ""
+    how = f", {NORMS[last['norms']]}, {passes_in_words(last['samples'])}" if {"norms", "samples"} <= set(last) else ""
     return [Scored(f"{part} at step {last['step']:,}{how}", list(_scores(found)), 0, found, evaluated=False)]
 
 
