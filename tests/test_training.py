@@ -111,6 +111,7 @@ def test_every_method_trains_and_is_evaluated(folder, tmp_path, method):
         [p for p in (folder / "labels.split.csv").read_text().split() if p.endswith(",test")]
     )
     assert result["samples"] == (2 if method in ("sfg", "constant_p") else 0)
+    assert len(Run(run).metrics()) == len((run / "metrics.jsonl").read_text().splitlines())  # no line is refused
     kept = json.loads((run / "results.json").read_text())
     assert [(of["split"], of["tasks"]["level"]["mae"]) for of in kept][1:] == [
         ("test", result["tasks"]["level"]["mae"])
