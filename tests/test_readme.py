@@ -1,6 +1,7 @@
 """The README runs as it stands: its Python block after block, its commands one after the other."""
 
 import csv
+import json
 import os
 import re
 import shlex
@@ -101,6 +102,11 @@ def section(title):
     return found[1]
 
 
+def redirected(words):
+    """A command, and the file that its output goes to, as a shell takes it."""
+    return (words[:-2], words[-1]) if words[-2:-1] == [">"] else (words, None)
+
+
 def run_section(title, folder):
     """Write the section's config files and type its commands, in their order."""
     ran = []
@@ -116,11 +122,14 @@ def run_section(title, folder):
             if command[1:3] == ["data", "phantom"]:
                 small_phantom(folder / command[3])
                 continue
+            command, goes_to = redirected(command)
             done = subprocess.run(
                 [sys.executable, "-m", "filtergroups.cli", *command[1:]],
                 cwd=folder, capture_output=True, text=True, env=environment, check=False,
             )  # fmt: skip
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+            if goes_to:
+                (folder / goes_to).write_text(done.stdout)
             ran.append(command[1])
             if command[1] == "init":
                 config = folder / "my.toml"
@@ -159,7 +168,8 @@ def test_the_commands_for_faces_run(tmp_path):
 
 
 def test_the_commands_for_scans_run(tmp_path):
-    assert run_section("Scans", tmp_path) == ["data", "train", "evaluate", "predict"]
+    assert run_section("Scans", tmp_path) == ["data", "train", "evaluate", "predict", "schema"]
+    assert json.loads((tmp_path / "config.schema.json").read_text())["title"] == "Config"
     written = {path.name for path in (tmp_path / "out" / "patient_000").iterdir()}
     assert written == {"ct.nii.gz", "organs.nii.gz", "organs_entropy.nii.gz"}
 

@@ -1,10 +1,12 @@
 """Checkpoints: tensors and JSON in one safetensors file, written whole or not at all; loading runs no code from it."""
 
 import json
+import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
@@ -31,21 +33,41 @@ class Progress:
     names: dict[str, list[str]] = field(default_factory=dict)  # of the classes
     plain: dict[str, float] = field(default_factory=dict)  # by task, what one would say without looking
     annealed: Count = 0  # steps over which the temperature falls
+    config: dict[str, Any] = field(default_factory=dict)  # without paths; empty: of an earlier version
+    versions: dict[str, str] = field(default_factory=dict)  # of libraries
 
 
 def save_checkpoint(
-    path: Path, network: GroupedNetwork, progress: Progress, extra: dict[str, Tensor] | None = None
+    path: Path,
+    network: GroupedNetwork,
+    progress: Progress,
+    extra: dict[str, Tensor] | None = None,
+    *,
+    before: Path | None = None,
 ) -> None:
-    """Write a network and how far it is; extra: further tensors, such as the optimiser's."""
+    """Write a network and how far it is; extra: further tensors, such as the optimiser's.
+
+    before: where the checkpoint goes that was in this place.
+    """
     tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
     tensors |= extra or {}
     # Tied layers name one tensor twice, which the format refuses: each gets its own copy.
     copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    content = save(copies, {"format": FORMAT, "progress": json.dumps(asdict(progress))})
+    said = json.dumps(asdict(progress))
+    content = save(copies, {"format": FORMAT, "progress": said, "checksum": checksum_of(copies, said)})
     try:
-        write_atomically(path, content)
+        write_atomically(path, content, before=before)
     except OSError as error:
         raise RunError(f"{path}: could not write the checkpoint: {error.strerror}; the one before it is kept") from None
+
+
+def checksum_of(tensors: dict[str, Tensor], progress: str) -> str:
+    """Safetensors has none of its own: a disk that changes a weight would go unnoticed."""
+    checksum = zlib.crc32(progress.encode())
+    for name in sorted(tensors):
+        values: np.ndarray[Any, Any] = tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy()
+        checksum = zlib.crc32(values, zlib.crc32(name.encode(), checksum))  # type: ignore[arg-type]  # it is a buffer
+    return f"{checksum:08x}"
 
 
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -72,6 +94,9 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Tensor]]:
         raise RunError(f"{path}: expected a checkpoint of filtergroups, found another file; check the path")
     with reading(path, "a whole checkpoint", RunError, "use another, or train again"):
         progress: Progress = checked(Progress, metadata["progress"])
+        # Those of earlier versions have no checksum.
+        if metadata.get("checksum") not in (None, checksum_of(tensors, metadata["progress"])):
+            raise ValueError("other numbers than were written: the file is damaged")
     return progress, tensors
 
 

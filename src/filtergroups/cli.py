@@ -176,12 +176,22 @@ def _say_what_is_next(run: Path) -> None:
 
 
 @app.command()
-def resume(run: RunFolder) -> None:
+def resume(
+    run: RunFolder,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="from now on")] = None,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="go on although data or settings are not what they were")
+    ] = False,
+    from_: Annotated[str, typer.Option("--from", help="last, or previous: the checkpoint before it")] = "last",
+) -> None:
     """Go on with a run that was stopped."""
     with one_line_errors():
         from filtergroups.training import resume as resume_run
 
-        resume_run(run, report=progress_bar())
+        resume_run(
+            run, overrides=set_ or (), accept_changes=accept_changes, checkpoint=from_,  # type: ignore[arg-type]  # checked there
+            report=progress_bar(),
+        )  # fmt: skip
         _say_what_is_next(run)
 
 

@@ -1,7 +1,8 @@
 """The run folder: where training, evaluation and reports meet.
 
 config.toml  metrics.jsonl  assignments/  results.json  log.txt  tensorboard/
-last.safetensors  best.safetensors  best-TASK.safetensors  statistics-CHECKPOINT.safetensors  calibration.json
+last.safetensors  previous.safetensors  best.safetensors  best-TASK.safetensors  statistics-CHECKPOINT.safetensors
+calibration.json
 """
 
 import contextlib
@@ -179,6 +180,16 @@ class Run:
             if step_of(file) > step:
                 file.unlink()
         return problem
+
+    def forget_results_after(self, step: int) -> None:
+        """Drop what was measured of later checkpoints, which will be others: results, norm statistics, calibration."""
+        with self.changing():
+            results = self.results()
+            kept = [result for result in results if result.get("step", 0) <= step]
+            if len(kept) < len(results):
+                self.write("results.json", json.dumps(kept, indent=1).encode())
+        for file in (*self.path.glob("statistics-*.safetensors"), self.calibration):
+            file.unlink(missing_ok=True)  # which are made again when they are needed
 
     def results(self) -> list[dict[str, Any]]:
         path = self.path / "results.json"

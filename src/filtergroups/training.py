@@ -14,17 +14,9 @@ from torch import Tensor
 from filtergroups.baselines import METHODS
 from filtergroups.build import build_network
 from filtergroups.checking import refuse_untrainable
-from filtergroups.checkpoint import (
-    Progress,
-    load_checkpoint,
-    optimiser_tensors,
-    restore,
-    restore_optimiser,
-    save_checkpoint,
-)
+from filtergroups.checkpoint import Progress, optimiser_tensors, restore, restore_optimiser, save_checkpoint
 from filtergroups.config import Config
-from filtergroups.data.cache_folder import with_own_cache
-from filtergroups.data.load import load_data, prepare_data
+from filtergroups.data.load import prepare_data
 from filtergroups.finishing import SAMPLES, measure_best, recalibrate_best
 from filtergroups.finite import Diverged, check_finite, largest, listed, not_finite, remedy
 from filtergroups.groups.objective import Terms, objective
@@ -33,8 +25,10 @@ from filtergroups.journal import Journal, shared_parts
 from filtergroups.measuring import criteria, measure, measure_plain, plain_answers
 from filtergroups.memory import refuse_too_large
 from filtergroups.network import Statistics
+from filtergroups.origin import data_tensors, settings, versions
 from filtergroups.paths import AnyPath, as_path
 from filtergroups.progress import Reporter, Silent
+from filtergroups.resuming import From, Wish, going_on, keep, loaded, point_of
 from filtergroups.run import Run, RunError, what_and_where
 from filtergroups.schedule import generator_for, learning_rate_at, noise_at, seed_for, temperature_at
 from filtergroups.signals import Stopped, stop_signals
@@ -63,15 +57,27 @@ def train(config: Config | AnyPath, run: AnyPath | None = None, *, report: Repor
     return _train(Run(run), config, fabric, report or Silent())
 
 
-def resume(run: AnyPath, *, report: Reporter | None = None) -> Run:
-    """Go on with a run from its last checkpoint; the result is that of a run never interrupted."""
-    opened = Run.open(as_path(run))
-    config = with_own_cache(opened.config())
+def resume(
+    run: AnyPath,
+    *,
+    overrides: Sequence[str] = (),
+    accept_changes: bool = False,
+    checkpoint: From = "last",
+    report: Reporter | None = None,
+) -> Run:
+    """Go on with a run from its last checkpoint; the result is that of a run never interrupted.
+
+    Data or settings that are not what they were are named and refused, unless accept_changes.
+    overrides: settings that hold from now on, such as "training.learning_rate=1e-4" after a loss that diverged.
+    checkpoint: "last", or "previous", the one before it.
+    """
+    opened, wish = Run.open(as_path(run)), Wish(tuple(overrides), accept_changes, checkpoint)
+    config = wish.config(opened)
     refuse_too_large(config)
-    return _train(opened, config, make_fabric(config.training, opened.path), report or Silent())
+    return _train(opened, config, make_fabric(config.training, opened.path), report or Silent(), wish)
 
 
-def _train(run: Run, config: Config, fabric: Any, report: Reporter) -> Run:
+def _train(run: Run, config: Config, fabric: Any, report: Reporter, wish: Wish | None = None) -> Run:
     report = report if fabric.is_global_zero else Silent()
     with ExitStack() as stack, joined(run.path):
         stack.callback(report.stop)
@@ -79,7 +85,7 @@ def _train(run: Run, config: Config, fabric: Any, report: Reporter) -> Run:
         def prepared() -> Trainer:
             if fabric.is_global_zero:
                 stack.enter_context(run.locked())
-            return Trainer(run, config, fabric, report)
+            return Trainer(run, config, fabric, report, wish or Wish())
 
         try:
             first_then_others(prepared).fit()
@@ -92,12 +98,13 @@ def _train(run: Run, config: Config, fabric: Any, report: Reporter) -> Run:
 class Trainer:
     """One run's network, data and optimiser, and the loop over steps."""
 
-    def __init__(self, run: Run, config: Config, fabric: Any, report: Reporter) -> None:
+    def __init__(self, run: Run, config: Config, fabric: Any, report: Reporter, wish: Wish) -> None:
         self.run, self.config, self.fabric = run, config, fabric
         self.training = config.training
         self.journal = Journal(run, report, fabric.is_global_zero)
-        loaded = load_data(config, parts=("train", config.chosen_by), make=False, progress=report.preparing)
-        self.data = seen_alike(loaded, config.method)
+        self.wish, self.point = wish, point_of(run, wish)
+        self.data = seen_alike(loaded(config, self.point, report.preparing), config.method)
+        self.kept_of_data = data_tensors(self.data)
         refuse_untrainable(config, self.data)
         self.part = self.data.parts["train"]
         self.steps_per_epoch = len(self.part) // self.training.batch_size
@@ -108,6 +115,7 @@ class Trainer:
         self.progress = Progress(
             constants=self.data.constants, names=self.data.names, annealed=self.fixed_from,
             plain=plain_answers(self.part, self.data.tasks, self.training.batch_size),
+            config=settings(config), versions=versions(),
         )  # fmt: skip
         self.optimiser = self._optimiser()
         self._setup()
@@ -125,22 +133,43 @@ class Trainer:
         return kind(groups, betas=(0.9, 0.999), weight_decay=self.training.weight_decay)
 
     def _setup(self) -> None:
-        """Restore the last checkpoint if there is one."""
-        last = self.run.checkpoint("last")
-        if last.exists():
-            self.progress, tensors = load_checkpoint(last)
-            restore(self.network, self.progress, tensors, last)
-            restore_optimiser(self.optimiser, tensors)
-            learned = {k.removeprefix("weights/"): v for k, v in tensors.items() if k.startswith("weights/")}
-            self.weights.load_state_dict(learned)
-        else:
+        """Restore the checkpoint that the run goes on from, if there is one."""
+        self.good_last = True  # is the last checkpoint one that is worth keeping once there is a newer one?
+        if self.point is None:
             take_over(self.network, self.config.method)
+        else:
+            self._go_on()
         hold(self.network, self.config.method)
         if self.fabric.is_global_zero:
             problem = self.run.forget_after(self.progress.step)
             if problem:
                 self.journal.say(problem)
         self.weights.to(self.fabric.device)
+
+    def _go_on(self) -> None:
+        assert self.point is not None
+        point, changes = going_on(self.run, self.point, self.wish, self.config, self.data)
+        self.progress, tensors = point.progress, point.tensors
+        if self.progress.fixed:
+            self.fixed_from = self.progress.annealed  # the last phase has begun when it has begun
+        elif self.progress.annealed != self.fixed_from:
+            self.progress = replace(self.progress, annealed=self.fixed_from)
+        if self.progress.step > self.steps:
+            raise RunError(
+                f"{self.run.path}: expected a run of more than the {self.progress.step} steps that are done, found "
+                f"{self.steps}; raise training.epochs"
+            )
+        restore(self.network, self.progress, tensors, point.file)
+        restore_optimiser(self.optimiser, tensors)
+        learned = {k.removeprefix("weights/"): v for k, v in tensors.items() if k.startswith("weights/")}
+        self.weights.load_state_dict(learned)
+        self.good_last = point.is_last
+        for note in point.notes:
+            self.journal.say(note)
+        if changes and self.fabric.is_global_zero:
+            keep(self.run, self.config, self.progress.step)
+            self.good_last = False  # it is the same but for what was accepted
+            self._save()
 
     def fit(self) -> None:
         self.model, self.fabric_optimiser = self.fabric.setup(self.network, self.optimiser)
@@ -247,7 +276,10 @@ class Trainer:
         check_finite(self.network, self.weights, self.optimiser, what=what, kept=self._kept())
 
     def _kept(self) -> str:
-        return "the last checkpoint is kept" if self.run.checkpoint("last").exists() else "nothing is saved yet"
+        if not self.run.checkpoint("last").exists():
+            return "nothing is saved yet"
+        slower = f"training.learning_rate={self.training.learning_rate / 10:g}"
+        return f"the last checkpoint is kept: `{how_to_resume(self.run.path)} --set {slower}` goes on from it"
 
     def _log(self, step: int, terms: Terms, temperature: float, factor: float, image_shape: Sequence[int]) -> None:
         losses = {name: loss.item() for name, loss in terms.tasks.items()}
@@ -340,12 +372,14 @@ class Trainer:
     def _save(self) -> None:
         if self.fabric.is_global_zero:
             learned = {f"weights/{name}": value for name, value in self.weights.state_dict().items()}
-            extra = {**optimiser_tensors(self.optimiser), **learned}
-            save_checkpoint(self.run.checkpoint("last"), self.network, self.progress, extra)
+            extra = {**optimiser_tensors(self.optimiser), **learned, **self.kept_of_data}
+            before = self.run.checkpoint("previous") if self.good_last else None
+            save_checkpoint(self.run.checkpoint("last"), self.network, self.progress, extra, before=before)
+        self.good_last = True
 
     def _finish(self) -> None:
         if self.fabric.is_global_zero and not self.run.checkpoint("best").exists():
-            self.run.write("best.safetensors", self.run.checkpoint("last").read_bytes())
+            save_checkpoint(self.run.checkpoint("best"), self.network, self.progress)
         if self.fabric.is_global_zero:
             for step in (recalibrate_best, measure_best):
                 step(self.run, self.config, self.data, self.fabric.device, self.journal)

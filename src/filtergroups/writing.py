@@ -23,10 +23,27 @@ ASIDE = re.compile(r"\..*\.[0-9a-f]{8}\.filtergroups")
 _swept: set[Path] = set()
 
 
-def write_atomically(path: Path, content: bytes, *, below: Path | None = None) -> None:
-    """The whole file or nothing: never a part of it, whenever the process ends."""
+def write_atomically(path: Path, content: bytes, *, below: Path | None = None, before: Path | None = None) -> None:
+    """The whole file or nothing: never a part of it, whenever the process ends.
+
+    before: where the file goes that was in its place; a whole file is in both places at any time.
+    """
     with written_aside(path, below=below) as file:
         file.write(content)
+        if before is not None and path.exists():
+            _also_at(path, before)
+
+
+def _also_at(path: Path, other: Path) -> None:
+    """A file in two places: what is written anew at one of them leaves the other as it is."""
+    temporary = other.with_name(f".{other.name}.{secrets.token_hex(4)}.filtergroups")
+    try:
+        os.link(path, temporary)
+    except OSError:  # a file system without hard links
+        write_atomically(other, path.read_bytes())
+        return
+    os.replace(temporary, other)
+    temporary.unlink(missing_ok=True)  # which is still there where both were the same file already
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from filtergroups.data.errors import DataError
+from filtergroups.data.fingerprints import Fingerprints
 from filtergroups.tasks import Task
 
 __all__ = ["SELECTION", "SPLITS", "Batch", "Data", "DataError", "Examples", "Volume", "Volumes"]
@@ -64,6 +65,10 @@ class Examples(ABC):
         for start in range(0, len(self), 256):
             batch = self.batch(range(start, min(start + 256, len(self))))
             yield batch.labels[task], batch.masks.get(task)
+
+    @abstractmethod
+    def fingerprints(self) -> Fingerprints:
+        """What the examples are, to tell later whether they are the same; of patches, the scans."""
 
     def subgroup(self, column: str) -> list[str]:
         """For each example its value in a column of the user's table, to report results by."""

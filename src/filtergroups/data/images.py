@@ -12,6 +12,7 @@ from filtergroups.config import ImageData
 from filtergroups.data.decoding import normalised_array
 from filtergroups.data.examples import Batch, Data, DataError, Examples
 from filtergroups.data.findings import Findings
+from filtergroups.data.fingerprints import IMAGE, Fingerprints, checksums, numbers_of
 from filtergroups.data.rows import RowFile
 from filtergroups.tasks import Task
 
@@ -65,6 +66,13 @@ class ImageExamples(Examples):
         if column not in self.columns:
             raise DataError(f"no column '{column}' to report by; there are {sorted(self.columns)}")
         return [self.columns[column][row] for row in self.rows]
+
+    def fingerprints(self) -> Fingerprints:
+        images = self.images
+        kept = images.checksums[self.rows].astype(np.int64) if isinstance(images, RowFile) else None
+        pixels = checksums(images[[row]] for row in self.rows) if kept is None else kept
+        labels = {f"label/{name}": numbers_of(values[self.rows]) for name, values in self.labels.items()}
+        return Fingerprints([self.names[row] for row in self.rows], {IMAGE: pixels, **labels})
 
     def labels_of(self, task: str) -> Iterator[tuple[Tensor, Tensor | None]]:
         for start in range(0, len(self.rows), 1024):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from filtergroups.data.array_cache import StoredArray
 from filtergroups.data.examples import Batch, Examples
+from filtergroups.data.fingerprints import IMAGE, Fingerprints, checksums
 
 # The weight of known voxels from which an interpolated value counts as known; below 1 for rounding only.
 KNOWN = 0.999
@@ -148,6 +149,19 @@ class PatchExamples(Examples):
 
     def name(self, index: int) -> str:
         return self.scans[index // self.patches_per_patient].name
+
+    def fingerprints(self) -> Fingerprints:
+        stored: dict[str, list[StoredArray | None]] = {
+            IMAGE: [scan.image for scan in self.scans],
+            f"label/{self.target_task}": [scan.target for scan in self.scans],
+            f"label/{self.labels_task}": [scan.labels for scan in self.scans],
+        }
+        numbers = {
+            kind: checksums(array.file.checksums for array in arrays if array is not None)
+            for kind, arrays in stored.items()
+            if None not in arrays
+        }
+        return Fingerprints([scan.name for scan in self.scans], numbers)
 
     def labels_of(self, task: str) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Of the whole scans: patches are cut out of them."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from filtergroups.data.examples import Batch, Data, DataError, Examples, Volume, Volumes
+from filtergroups.data.fingerprints import Fingerprints
 
 AGAIN = "_again"
 
@@ -49,6 +50,9 @@ class ExamplesTwice(Examples):
 
     def labels_of(self, task: str) -> Iterator[tuple[Tensor, Tensor | None]]:
         return self.examples.labels_of(self.task)
+
+    def fingerprints(self) -> Fingerprints:
+        return self.examples.fingerprints()
 
     def subgroup(self, column: str) -> list[str]:
         return self.examples.subgroup(column)
