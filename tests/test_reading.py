@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from filtergroups.checkpoint import load_checkpoint
 from filtergroups.config import ConfigError
 from filtergroups.config_file import load_config, make_config
 from filtergroups.data.bombs import Room, webp_pixels
@@ -24,7 +25,7 @@ from filtergroups.guess import guess_config
 from filtergroups.listing import as_csv
 from filtergroups.naming import as_name, check_name, shown
 from filtergroups.reading import checked, parse_json, parse_toml, read_arrays, read_bytes
-from filtergroups.reporting.collect import record_of_run
+from filtergroups.reporting.collect import read_log, record_of_run
 from filtergroups.run import Run, RunError
 from filtergroups.tables import aligned
 from tests.data.pictures import picture, table_tree
@@ -252,3 +253,45 @@ def test_threads_share_the_room_for_pixels():
         list(pool.map(one, [30, 60, 100, 500, 1, 0] * 10))
     assert 60 <= most[0] <= 100
     assert room.left == 100
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 400_000, "'" * 400_001 + "\\" * 9, '"\\' * 300_000])
+def test_looking_for_depth_takes_time_in_proportion(text):
+    began = time.perf_counter()
+    for read in (parse_json, parse_toml):
+        with pytest.raises(ValueError, match=r"\S"):
+            read("x = " + "[" * 33 + "\n" + text)
+    assert time.perf_counter() - began < 5
+
+
+def test_a_checkpoint_that_is_mostly_holes_is_refused_before_it_is_read(tmp_path):
+    size = 16 * 10**9
+    tensor = {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}
+    header = json.dumps({"__metadata__": {"format": "filtergroups checkpoint 1"}, "network/x": tensor}).encode()
+    with (tmp_path / "best.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
+    with pytest.raises(RunError, match="of them on the disk"):
+        load_checkpoint(tmp_path / "best.safetensors")
+
+
+@pytest.mark.parametrize(
+    "text", ["network.name = 'X'", "network.hidden = 0xY", "seed = 0xY", "network.X = 1", "data = 'X'"]
+)
+def test_what_is_said_of_a_config_is_short_however_long_its_values_are(text, tmp_path):
+    (tmp_path / "config.toml").write_text(text.replace("X", "x" * 500_000).replace("Y", "F" * 9000))
+    with pytest.raises(ConfigError, match=r"config\.toml: ") as caught:
+        load_config(tmp_path / "config.toml")
+    assert len(str(caught.value)) < 1000
+    assert "sys.set_int" not in str(caught.value)
+
+
+def test_files_of_millions_of_bad_lines_are_left_within_seconds(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(TRAINED) + "\n" + "{}\n" * 3_000_000)
+    (tmp_path / "log.txt").write_text("\n" * 10_000_000 + "2026-01-01 10:00:00  hello\n")
+    began = time.perf_counter()
+    entries, problem = Run(tmp_path).metrics_and_problem()
+    assert [entry["step"] for entry in entries] == [1]
+    assert "lines cannot be read, and all that follow, and are left out; line 2" in problem
+    assert [text for _, text in read_log(Run(tmp_path))] == ["hello"]
+    assert time.perf_counter() - began < 15

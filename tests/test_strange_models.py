@@ -1,6 +1,8 @@
 """An ONNX file or a checkpoint of somebody else runs nothing, writes nowhere it names, and costs little."""
 
 import json
+import subprocess
+import sys
 import time
 
 import onnx
@@ -14,7 +16,7 @@ from filtergroups.compaction.build import compact
 from filtergroups.compaction.files import save_compact
 from filtergroups.data.errors import DataError
 from filtergroups.shipped import open_shipped, predict_with_file
-from filtergroups.shipped_model import KEY
+from filtergroups.shipped_model import KEY, looked_through
 from tests.data.pictures import picture
 from tests.test_reading import HOSTILE, special_files
 
@@ -214,3 +216,58 @@ def test_the_progress_of_a_checkpoint_is_checked(tmp_path):
         (tmp_path / "x.safetensors").write_bytes(content[:size])
         with pytest.raises(RunError):
             load_checkpoint(tmp_path / "x.safetensors")
+
+
+def divided(made):
+    made.graph.initializer.append(helper.make_tensor("least", TensorProto.INT64, [1], [-(2**63)]))
+    made.graph.initializer.append(helper.make_tensor("minus", TensorProto.INT64, [1], [-1]))
+    made.graph.node.append(helper.make_node("Div", ["least", "minus"], ["none"]))
+
+
+def averaged(made):
+    made.graph.node.append(helper.make_node("Shape", ["images"], ["lengths"]))
+    made.graph.node.append(helper.make_node("ReduceMean", ["lengths"], ["none"]))
+
+
+def split_badly(made):
+    made.graph.initializer.append(helper.make_tensor("parts", TensorProto.INT64, [2], [-5, 8]))
+    made.graph.node.append(helper.make_node("Split", ["images", "parts"], ["none", "more"], axis=1))
+
+
+def ungrouped(made):
+    made.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, [3, 1, 1, 1], [1.0] * 3))
+    made.graph.node.append(helper.make_node("ConvTranspose", ["images", "w"], ["none"], group=0))
+
+
+@pytest.mark.parametrize("change", [divided, averaged, split_badly, ungrouped])
+def test_a_step_in_which_onnxruntime_would_end_the_process_is_refused_before(model, tmp_path, change):
+    with pytest.raises(DataError, match="expected an ONNX file") as caught:
+        looked_through(changed(model, tmp_path / "m.onnx", change))
+    assert "\n" not in str(caught.value)
+
+
+def test_memory_does_not_grow_with_the_number_of_images_that_a_file_wants_large(tmp_path, image):
+    """An ONNX file says how large images are: 24 of 4096 × 4096 pixels take what one takes."""
+    size = 4096
+    ends = [helper.make_tensor(name, TensorProto.INT64, [1], [n]) for name, n in (("0", 0), ("1", 1))]
+    graph = helper.make_graph(
+        [
+            helper.make_node("GlobalAveragePool", ["images"], ["mean"]),
+            helper.make_node("Flatten", ["mean"], ["flat"]),
+            helper.make_node("Slice", ["flat", "0", "1", "1"], ["age"]),
+        ],
+        "graph", [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, size, size])],
+        [helper.make_tensor_value_info("age", TensorProto.FLOAT, ["batch", 1])], ends,
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    about = {**ABOUT, "constants": {**ABOUT["constants"], "size": size}, "image_shape": [3, size, size]}
+    entry = made.metadata_props.add()
+    entry.key, entry.value = KEY, json.dumps({"format": "filtergroups compact 1", **about, "tasks": ABOUT["tasks"][:1]})
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    code = (
+        "import resource, sys\nfrom pathlib import Path\nfrom filtergroups.shipped import predict_with_file as p\n"
+        "folder = Path(sys.argv[1]); p(folder / 'm.onnx', [folder / 'image.png'] * 24, folder / 'out.csv')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1000  # MB

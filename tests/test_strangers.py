@@ -16,10 +16,11 @@ import filtergroups as fg
 from filtergroups.checking import check_data
 from filtergroups.config_file import load_config, make_config
 from filtergroups.data.errors import DataError
+from filtergroups.data.phantom import write_phantom
 from filtergroups.run import Run, RunError
 from filtergroups.training import resume, train
 from filtergroups.writing import append, write_atomically
-from tests.data.pictures import picture_table, table_tree
+from tests.data.pictures import face_folder, picture_table, table_tree
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +158,37 @@ def test_written_files_have_the_rights_of_the_users_umask(tmp_path):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o640
 
 
+PHANTOM = """
+import sys, time
+from pathlib import Path
+from filtergroups.data.phantom import write_phantom
+def hold(done, of):
+    print("ready", flush=True)
+    time.sleep(60)
+write_phantom(Path(sys.argv[1]), 3, shape=(8, 8, 4), spacing=(50, 50, 50), progress=hold)
+"""
+
+
+def test_a_half_written_phantom_of_a_killed_process_is_removed_by_the_next_one(tmp_path):
+    def started():
+        command = [sys.executable, "-c", PHANTOM, str(tmp_path / "p[h]")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    killed, alive = started(), started()
+    try:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert len(list(tmp_path.iterdir())) == 2
+        write_phantom(tmp_path / "p[h]", 3, shape=(8, 8, 4), spacing=(50, 50, 50))
+        assert len(list(tmp_path.iterdir())) == 2  # the phantom, and the half of the one that still writes
+    finally:
+        for process in (killed, alive):
+            process.kill()
+            process.communicate()
+
+
 WRITER = """
 import sys, time
 from pathlib import Path
@@ -195,3 +227,90 @@ def test_what_a_killed_process_left_half_written_is_removed_by_the_next_one(tmp_
     assert (tmp_path / ".others.12345678.filtergroups-not").exists()
     assert (tmp_path / ".link.12345678.filtergroups").is_symlink()
     assert Path(tmp_path / "other").read_bytes() == b"1"
+
+
+def test_nothing_that_a_link_in_a_run_leads_to_is_read(foreign, tmp_path):
+    """Neither weights, nor norm statistics, nor saved probabilities of somebody else's run."""
+    for name in ("best.safetensors", "assignments/step_00000010.npz"):
+        assert (foreign / name).is_file()
+        kept = tmp_path / "victim" / Path(name).name
+        shutil.move(foreign / name, kept)
+        (foreign / name).symlink_to(kept)
+    assert "leads out" in refusal(COMMANDS["predict"], foreign, tmp_path)
+    (foreign / "best.safetensors").unlink()
+    shutil.copy(tmp_path / "victim" / "best.safetensors", foreign)
+    assert "leads out" in refusal(COMMANDS["report"], foreign, tmp_path)
+    statistics = foreign / "statistics-best.safetensors"
+    shutil.move(statistics, tmp_path / "victim")
+    statistics.symlink_to(tmp_path / "victim" / statistics.name)
+    assert refusal(COMMANDS["predict"], foreign, tmp_path) is None
+    assert not statistics.is_symlink()  # they were made again
+
+
+def test_links_that_lead_to_themselves_end_in_one_line(foreign, tmp_path):
+    for name in ("log.txt", ".lock", ".results.lock", "results.json", "assignments", "tensorboard"):
+        path = foreign / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        path.symlink_to(path.name)
+    for name, command in COMMANDS.items():
+        out = tmp_path / "out" / name.replace(" ", "-")
+        out.mkdir(parents=True)
+        assert "\n" not in (refusal(command, foreign, out) or "")
+
+
+def test_paths_that_can_be_none_are_named(home, tmp_path):
+    """A NUL byte, a link to itself, a user who is not there: in a table and in a config."""
+    images = tmp_path / "images"
+    shutil.copytree(home / "images", images)
+    (images / "loop.png").symlink_to("loop.png")
+    text = (home / "labels.csv").read_text()
+    (tmp_path / "labels.csv").write_text(text + "loop.png,1,plain,x\na\0b.png,1,plain,x\n")
+    tree = table_tree(tmp_path, tmp_path / "labels.csv", epochs=1)
+    problems = "".join(check_data(make_config(tree)).problems)
+    assert "loop.png: expected an image" in problems
+    assert "found 'a\\x00b.png'" in problems
+    for path, said in (("~nobody-of-this-name/x.csv", "~nobody"), ("a\0b.csv", "NUL")):
+        tree["data"]["table"] = path
+        (tmp_path / "config.toml").write_text(tomli_w.dumps(tree))
+        try:
+            found = "".join(check_data(load_config(tmp_path / "config.toml")).problems)
+        except ValueError as error:
+            found = str(error)
+        assert said in found
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "deep"])
+def test_a_strangers_phantom_is_read_as_any_file(tmp_path, kind):
+    settings = tmp_path / "phantom.json"
+    if kind == "pipe":
+        os.mkfifo(settings)
+    elif kind == "endless":
+        settings.symlink_to("/dev/zero")
+    else:
+        settings.write_text("[" * 100_000)
+    tree = {"data": {"kind": "phantom", "root": str(tmp_path)}, "network": {"name": "highresnet"}}
+    with pytest.raises(DataError, match="expected no folder, an empty one or the phantom"):
+        write_phantom(tmp_path)
+    assert "found other files" in "".join(check_data(make_config(tree)).problems)
+
+
+def test_a_pipe_among_faces_is_no_twin(tmp_path):
+    face_folder(tmp_path / "faces", 24)
+    for number in range(6):  # of which some are in the training part
+        os.mkfifo(tmp_path / "faces" / f"30_1_0_2017011700000000{number}.jpg")
+    tree = {
+        "data": {"kind": "faces", "root": str(tmp_path / "faces"), "size": 16, "selection": 0.2},
+        "network": {"name": "vgg11", "width": 0.1},
+    }
+    assert "a pipe, socket or device" in "".join(check_data(make_config(tree)).problems)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "report"])
+def test_images_are_not_decoded_larger_than_the_network_was_trained_on(foreign, command, tmp_path):
+    """Sixty small pictures at 8192 × 8192 would be 12 GB of cache."""
+    file = foreign / "config.toml"
+    file.write_text(file.read_text().replace("size = 16\n", "size = 8192\n"))
+    said = refusal(COMMANDS[command], foreign, tmp_path)
+    if said is None:  # a report shows what needs no network, and says what it lacks
+        said = (tmp_path / "report.html").read_text()
+    assert "expected data.size = 16" in said

@@ -1,6 +1,7 @@
 """Checkpoints: tensors and JSON in one safetensors file, written whole or not at all; loading runs no code from it."""
 
 import json
+import os
 import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from filtergroups.writing import write_atomically
 FORMAT = "filtergroups checkpoint 1"
 MOST_BYTES = 20_000_000_000  # of a file, which has to lie there to be read
 MOST_HEADER = 20_000_000
+LARGE = 1_000_000_000  # bytes: of such a file that is packed, an eighth lies on the disk at least
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,13 @@ def checksum_of(tensors: dict[str, Tensor], progress: str) -> str:
     return f"{checksum:08x}"
 
 
-def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+def read_tensors(path: Path, *, below: Path | None = None) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Metadata and tensors of a safetensors file.
 
     In one go: safe_open opens a file twice, and a training may put a new one in its place in between.
     """
-    content = read_bytes(path, MOST_BYTES)
+    _refuse_holes(path)
+    content = read_bytes(path, MOST_BYTES, below=below)
     length = int.from_bytes(content[:8], "little")
     if length > MOST_HEADER:
         raise ValueError(f"a header of {length:,} bytes, more than {MOST_HEADER:,}")
@@ -84,10 +87,19 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     return header.get("__metadata__", {}), tensors
 
 
+def _refuse_holes(path: Path) -> None:
+    """A file of a few bytes can claim any size: what it has holes for would be zeros, and take memory all the same."""
+    state = os.stat(path)
+    on_disk = 512 * getattr(state, "st_blocks", state.st_size)  # Windows does not say
+    if state.st_size > LARGE and on_disk < state.st_size // 8:
+        raise ValueError(f"{state.st_size:,} bytes with {on_disk:,} of them on the disk")
+
+
 def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Tensor]]:
+    """A checkpoint of a run; no link is followed out of its folder."""
     try:
         with reading(path, "a whole checkpoint", RunError, "use another, or train again"):
-            metadata, tensors = read_tensors(path)
+            metadata, tensors = read_tensors(path, below=path.parent)
     except FileNotFoundError:
         raise RunError(f"{path}: expected a checkpoint, found none; train first (or `filtergroups resume`)") from None
     if metadata.get("format") != FORMAT:

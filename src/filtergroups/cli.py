@@ -64,6 +64,11 @@ def one_line_errors() -> Iterator[None]:
     except OSError as error:
         _say(f"error: {error.filename or 'a file'}: {error.strerror or error}", error)
         raise typer.Exit(2) from None
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or "can't allocate memory" in str(error)):  # as torch says it
+            raise
+        _say("error: expected memory for this, found too little; use smaller data, batches or networks", error)
+        raise typer.Exit(2) from None
     except KeyboardInterrupt as interrupt:
         _say("stopped", interrupt)
         raise typer.Exit(130) from None

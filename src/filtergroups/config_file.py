@@ -22,7 +22,8 @@ from filtergroups.config import (
     TemperatureConfig,
     TrainingConfig,
 )
-from filtergroups.paths import AnyPath, as_path
+from filtergroups.naming import brief, found_repr
+from filtergroups.paths import AnyPath, as_path, at_home, real
 from filtergroups.reading import parse_toml, read_text, reading, reason_of
 
 PATHS = ("root", "table", "split_file", "cache")  # of [data]
@@ -59,11 +60,11 @@ def read_tree(path: Path, below: Sequence[Path] = ()) -> dict[str, Any]:
     if above is None:
         return tree
     if not isinstance(above, str):
-        raise ConfigError(f"{path}: extends: expected the name of a TOML file, found {above!r}")
-    if path.resolve() in below:
+        raise ConfigError(f"{path}: extends: expected the name of a TOML file, found {found_repr(above)}")
+    if real(path) in below:
         raise ConfigError(f"{path}: extends: expected files that end somewhere, found one that extends itself")
     extended = _preset(path, above) if above.startswith(PRESET) else path.parent / above
-    parent = read_tree(extended, (*below, path.resolve()))
+    parent = read_tree(extended, (*below, real(path)))
     return merged(_with_absolute_paths(parent, extended.parent), tree)
 
 
@@ -87,7 +88,7 @@ def merged(tree: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _with_absolute_paths(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
     def absolute(section: str, keys: Sequence[str]) -> dict[str, Any]:
         return {
-            key: str((folder / Path(value).expanduser()).resolve()) if key in keys and isinstance(value, str) else value
+            key: str(real(folder / at_home(Path(value)))) if key in keys and isinstance(value, str) else value
             for key, value in tree[section].items()
         }
 
@@ -105,11 +106,11 @@ def make_config(tree: Mapping[str, Any], where: str = "config") -> Config:
 def resolved(config: Config, folder: Path) -> Config:
     """The same with absolute paths."""
     data = {
-        key: (folder / value.expanduser()).resolve() if isinstance(value, Path) else value
+        key: real(folder / at_home(value)) if isinstance(value, Path) else value
         for key, value in dict(config.data).items()
     }
     runs = {key: getattr(config.method, key) for key in RUNS}
-    taken = {key: (folder / run.expanduser()).resolve() for key, run in runs.items() if run is not None}
+    taken = {key: real(folder / at_home(run)) for key, run in runs.items() if run is not None}
     method = config.method.model_copy(update=taken)
     return config.model_copy(update={"data": config.data.model_copy(update=data), "method": method})
 
@@ -136,15 +137,15 @@ def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     more = error.error_count() - 1
     kinds = {"table", "faces", "scans", "phantom"}
-    key = ".".join(str(part) for part in problem["loc"] if part not in kinds or problem["loc"][0] != "data")
-    message = problem["msg"].removeprefix("Value error, ")
+    key = ".".join(brief(part) for part in problem["loc"] if part not in kinds or problem["loc"][0] != "data")
+    message = brief(problem["msg"].removeprefix("Value error, "), 2000)
     if problem["type"] == "extra_forbidden":
         known = _known_keys(problem["loc"])
         message = f"unknown key; allowed here: {', '.join(known)}" if known else "unknown key; remove it"
     elif problem["type"] == "missing":
         message = "expected a value, found none; add it"
     elif problem["type"] != "value_error":
-        message = f"{message}, found {problem['input']!r}"
+        message = f"{message}, found {found_repr(problem['input'])}"
     return f"{key or 'config'}: {message}" + (f" (and {more} more)" if more else "")
 
 

@@ -12,7 +12,7 @@ from filtergroups.data.examples import SPLITS, Data, DataError, Examples, Volume
 from filtergroups.data.load import load_data
 from filtergroups.data.table import read_table
 from filtergroups.measuring import Meter, measure_plain
-from filtergroups.paths import AnyPath, as_path, optional_path
+from filtergroups.paths import AnyPath, as_path, optional_path, real
 from filtergroups.predictor import PASSES, Norms, Predictor, predictor_of
 from filtergroups.restored import open_run
 from filtergroups.run import RunError
@@ -104,7 +104,7 @@ def moved(config: Config, root: Path | None, split_file: Path | None) -> Config:
             raise DataError(
                 f"{root}: expected a folder, found {'a file' if root.exists() else 'nothing'}; check --data"
             )
-        update["root"] = root.resolve()
+        update["root"] = real(root)
         # A table names the same images wherever they lie; other faces or scans have another split.
         if isinstance(config.data, FacesData | ScansData) and split_file is None:
             update["split_file"] = None
@@ -113,7 +113,7 @@ def moved(config: Config, root: Path | None, split_file: Path | None) -> Config:
             raise DataError("the phantom has its own split; leave --split-file out")
         if not split_file.is_file():
             raise DataError(f"{split_file}: expected a split file, found none; check --split-file")
-        update["split_file"] = split_file.resolve()
+        update["split_file"] = real(split_file)
         if isinstance(config.data, TableData):
             update |= {"split_column": None, "part": None}
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
@@ -125,7 +125,7 @@ def with_table(config: Config, table: Path, part: str) -> Config:
         raise DataError(f"--table is for a run of a table, found one of {config.data.kind}; use --data")
     if part not in SPLITS:
         raise DataError(f"--table: the part to evaluate is one of {list(SPLITS)}, found {part!r}; set --split")
-    update: dict[str, Any] = {"table": table.resolve(), "split_file": None, "group_column": None}
+    update: dict[str, Any] = {"table": real(table), "split_file": None, "group_column": None}
     if config.data.split_column not in read_table(table)[0]:
         update |= {"split_column": None, "part": part}
     return config.model_copy(update={"data": config.data.model_copy(update=update)})

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from filtergroups.checkpoint import read_tensors
 from filtergroups.groups.assignment import Assignment
 from filtergroups.groups.norms import GroupedNorm, GroupedPReLU
 from filtergroups.groups.routing import Family
 from filtergroups.network import GroupedNetwork
+from filtergroups.reading import reading
 from filtergroups.restored import open_run
 from filtergroups.run import RunError
 
@@ -67,9 +68,12 @@ class Extension:
     def with_statistics(self, sets: dict[str, Tensor]) -> dict[str, Tensor]:
         """Recalibrated statistics with those of the old run for its kernels."""
         file = self.run / "statistics-best.safetensors"
-        if not file.is_file():
+        try:
+            with reading(file, "norm statistics", RunError, "remove it"):
+                _, kept = read_tensors(file, below=self.run)
+        except FileNotFoundError:
             return sets
-        for name, old in load_file(file).items():
+        for name, old in kept.items():
             if name in sets and old.ndim and name.startswith("mode/"):
                 self._place(sets[name], old, name.removeprefix("mode/"))
         return sets

@@ -17,6 +17,7 @@ from filtergroups.data.examples import DataError
 from filtergroups.data.splits import SHARES, part_named, seeded_split
 from filtergroups.data.table import Row, read_table
 from filtergroups.naming import as_name, shown
+from filtergroups.paths import real
 from filtergroups.ranges import LARGEST
 
 MOST_CLASSES = 20
@@ -42,8 +43,8 @@ def guess_config(table: Path, images: Path) -> str:
         "",
         "[data]",
         'kind = "table"',
-        f"table = {_text(table.resolve())}",
-        f"root = {_text(images.resolve())}          # image paths are below this folder",
+        f"table = {_text(real(table))}",
+        f"root = {_text(real(images))}          # image paths are below this folder",
         f"image_column = {_text(image_column)}",
         f"split_column = {_text(split_column)}"
         if split_column

@@ -17,6 +17,7 @@ from filtergroups.naming import cell, path_cell
 from filtergroups.writing import write_atomically
 
 BATCH = 32
+MOST_PIXELS = 4_000_000  # of a batch, however large its images are: with three channels 48 MB as 32-bit floats
 Array = np.ndarray[Any, Any]
 
 
@@ -95,9 +96,10 @@ def predict_table(
     """
     result = Predicted(written=[out])
     rows: list[dict[str, Any]] = []
-    for start in range(0, len(files), BATCH):
+    batch = max(min(MOST_PIXELS // constants["size"] ** 2, BATCH), 1)
+    for start in range(0, len(files), batch):
         readable: dict[int, Array] = {}
-        for number, file in enumerate(files[start : start + BATCH], start=start):
+        for number, file in enumerate(files[start : start + batch], start=start):
             rows.append({"file": path_cell(file), "error": ""})
             try:
                 readable[number] = decode(file, constants["size"], constants["channels"])
@@ -110,6 +112,6 @@ def predict_table(
                 rows[number] |= row
             result.count += len(readable)
         if progress is not None:
-            progress("predicting", min(start + BATCH, len(files)), len(files))
+            progress("predicting", min(start + batch, len(files)), len(files))
     write_atomically(out, as_csv(rows).encode(errors="backslashreplace"))  # names need not be UTF-8
     return result

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from filtergroups.naming import shown
 from filtergroups.writing import write_atomically
 
 SAY_AFTER = 1.0  # seconds of waiting
@@ -40,7 +41,7 @@ def held(path: Path, *, wait: bool = True) -> Iterator[str | None]:
     except Timeout:
         if not wait:
             raise Held(_said(path) or "another process") from None
-        print(f"waiting for {_said(path) or 'another process'}, which holds {path}", file=sys.stderr, flush=True)
+        print(f"waiting for {_said(path) or 'another process'}, which holds {shown(path)}", file=sys.stderr, flush=True)
         lock.acquire(poll_interval=0.1)
     try:
         killed = _said(path)

@@ -24,6 +24,20 @@ def shown_lines(text: object) -> str:
     return "\n".join(shown(line) for line in str(text).split("\n"))
 
 
+def brief(text: object, most: int = 100) -> str:
+    """The beginning of a text that may be of any length, for a line about it."""
+    value = str(text)
+    return value if len(value) <= most else f"{value[:most]}…"
+
+
+def found_repr(value: object) -> str:
+    """A value of anybody's file, for a line about it."""
+    try:
+        return brief(repr(value), 300)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return "a number of thousands of digits"
+
+
 def _visible(character: str) -> bool:
     if " " <= character <= "~":
         return True

@@ -1,11 +1,12 @@
 """Numbers of a config: each has a finite range that is checked by type, and said in one line where it is left."""
 
-import reprlib
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, core_schema
+
+from filtergroups.naming import found_repr
 
 MOST = 1_000_000_000  # of things that are counted: steps, epochs, examples
 MOST_CLASSES, MOST_OF_MAPS = 100_000, 256  # a map of labels has 8 bits
@@ -43,7 +44,7 @@ class Range:
                     raise ValueError("true or false")
                 return check(value)
             except (ValidationError, ValueError):
-                raise ValueError(f"expected {kind} {self}, found {reprlib.repr(value)}") from None
+                raise ValueError(f"expected {kind} {self}, found {found_repr(value)}") from None
 
         return core_schema.no_info_wrap_validator_function(within, inner)
 

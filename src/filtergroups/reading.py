@@ -30,6 +30,8 @@ MOST_CELLS = 10_000_000
 MOST_COLUMNS = 10_000
 MOST_CELL = 100_000  # characters
 MOST_ARRAYS = 200_000_000  # bytes of an .npz file's arrays
+# Or a string, ended or not: no character is looked at twice.
+BRACKET = re.compile(r"""[\[\]{}]|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?""")
 PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 LONG_KEY = re.compile(rf"(?<![\w-]){PART}(?:[ \t]*+\.[ \t]*+{PART}){{{MOST_DEPTH}}}")
 
@@ -136,7 +138,8 @@ def refuse_large(text: str, most: int) -> None:
 def refuse_depth(text: str) -> None:
     """Refuse brackets too deep inside of brackets, before a parser goes after them."""
     depth = 0
-    for character in re.sub(r'"(?:[^"\\\n]|\\.)*"', "", text) if text.count("[") + text.count("{") > MOST_DEPTH else "":
+    for found in BRACKET.finditer(text) if text.count("[") + text.count("{") > MOST_DEPTH else ():
+        character = found[0]
         if character in "[{":
             depth += 1
             if depth > MOST_DEPTH:

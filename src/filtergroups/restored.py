@@ -90,6 +90,13 @@ def _fitting(config: Config, progress: Progress, tensors: dict[str, Tensor], fil
     scans = not isinstance(config.data, TableData | FacesData)
     with reading(file, "a whole checkpoint", RunError, "use another, or train again"):
         checked(ScanConstants if scans else ImageConstants, json.dumps(progress.constants))
+    if isinstance(config.data, TableData | FacesData):  # which says how large the images are that are decoded and kept
+        for key in ("size", "channels"):
+            if getattr(config.data, key) != progress.constants[key]:
+                raise RunError(
+                    f"{file}: expected data.{key} = {progress.constants[key]}, by which it was trained, found "
+                    f"{getattr(config.data, key)} in config.toml; mend that"
+                )
     data = described_data(config, progress)
     held = sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("network/"))
     with torch.device("meta"):

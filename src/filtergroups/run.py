@@ -24,6 +24,7 @@ from filtergroups.reading import read_bytes, read_model, reading, reason_of
 from filtergroups.writing import append, place_below, write_atomically
 
 MOST_METRICS = 200_000_000  # bytes of metrics.jsonl
+MOST_BAD_LINES = 20_000  # of metrics.jsonl
 STEP = re.compile(r"step_\d{8,15}\.npz")
 
 
@@ -150,13 +151,16 @@ class Run:
 
     def _entries(self) -> tuple[list[tuple[str, dict[str, Any]]], str | None]:
         """Lines of metrics.jsonl with what they say, and what is wrong with others."""
-        entries, bad = [], []
+        entries, bad, first = [], 0, ""
         for number, line in enumerate(self._complete_lines(), start=1):
             try:
                 entries.append((line, entry_of(line)))
             except ValueError as error:
-                bad.append(f"line {number}: {reason_of(error)}")
-        problem = f"metrics.jsonl: {len(bad)} lines cannot be read and are left out; {bad[0]}" if bad else None
+                bad, first = bad + 1, first or f"line {number}: {reason_of(error)}"
+            if bad == MOST_BAD_LINES:  # whatever this file is: millions of such lines would take minutes
+                break
+        more = ", and all that follow," if bad == MOST_BAD_LINES else ""
+        problem = f"metrics.jsonl: {bad} lines cannot be read{more} and are left out; {first}" if bad else None
         return entries, problem
 
     def _complete_lines(self) -> list[str]:

@@ -19,6 +19,7 @@ from filtergroups.correction import Correction
 from filtergroups.data.examples import DataError
 from filtergroups.listing import Predicted, prepare_folder
 from filtergroups.network import Statistics
+from filtergroups.paths import real
 from filtergroups.reading import problem_of
 from filtergroups.shipped import Shipped
 from filtergroups.tasks import Classification, ImageRegression, Prediction, Regression, Segmentation, Task
@@ -100,12 +101,12 @@ def scan_files(inputs: Sequence[Path], scans: ScansData) -> dict[str, Path]:
     found: list[tuple[str, Path]] = []
     for path in inputs:
         if (path / scans.input).is_file():
-            found.append((path.resolve().name, path / scans.input))
+            found.append((real(path).name, path / scans.input))
         elif os.path.isdir(path):
             inside = [folder / scans.input for folder in sorted(path.iterdir()) if (folder / scans.input).is_file()]
-            found += [(file.parent.name, file) for file in inside] or [(path.resolve().name, path / scans.input)]
+            found += [(file.parent.name, file) for file in inside] or [(real(path).name, path / scans.input)]
         elif path.name == scans.input:
-            found.append((path.resolve().parent.name, path))
+            found.append((real(path).parent.name, path))
         else:
             found.append((path.name.removesuffix(".gz").removesuffix(".nii") or path.name, path))
     if all(map(os.path.isdir, inputs)) and not any(file.is_file() for _, file in found):
@@ -116,7 +117,7 @@ def scan_files(inputs: Sequence[Path], scans: ScansData) -> dict[str, Path]:
     for name, file in found:
         if name.strip() in ("", ".", ".."):
             raise DataError(f"{file}: expected a scan whose name can be a folder's, found '{name}'; rename it")
-        if files.setdefault(name, file).resolve() != file.resolve():
+        if real(files.setdefault(name, file)) != real(file):
             raise DataError(
                 f"expected scans of different names, found {files[name]} and {file}, which would both be written to "
                 f"{name}; predict them one at a time"

@@ -167,6 +167,60 @@ def refuse_strange(model: Any) -> None:
         raise ValueError("sparse weights, or steps of a training")
     for tensor in _tensors(graph):
         _refuse_false_size(tensor)
+    refuse_fatal(model)
+
+
+def refuse_fatal(model: Any) -> None:
+    """Refuse steps in which onnxruntime ends the process instead of raising an error.
+
+    A division of whole numbers by anything but a constant above 0 (-2^63 / -1 has no answer), a mean of whole numbers
+    (of none), a negative part of a split, a transposed convolution in less than one group.
+    """
+    from onnx import TensorProto, numpy_helper, shape_inference
+
+    held = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
+            held[node.output[0]] = node.attribute[0].t
+
+    def least(name: str) -> int | None:
+        """The smallest number of a constant; None where it is none."""
+        values = numpy_helper.to_array(held[name]) if name in held else np.empty(0)
+        return int(values.min()) if values.size and values.dtype.kind in "iu" else None
+
+    if any(node.op_type in ("Div", "ReduceMean", "Mean") for node in model.graph.node):
+        inferred = shape_inference.infer_shapes(_without_weights(model)).graph
+        values = (*inferred.value_info, *inferred.input, *inferred.output)
+        kinds = {value.name: value.type.tensor_type.elem_type for value in values}
+    for node in model.graph.node:
+        given = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type in ("Div", "ReduceMean", "Mean"):
+            real = kinds.get(node.output[0]) in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
+            if not real and (node.op_type != "Div" or (least(node.input[1]) or 0) < 1):
+                raise ValueError(f"a step '{node.op_type}' of whole numbers that may have no answer")
+        sizes = node.input[1] if node.op_type == "Split" and len(node.input) > 1 else ""
+        if sizes and (least(sizes) is None or (least(sizes) or 0) < 0):
+            raise ValueError("a split in parts that are not given as sizes")
+        if "group" in given and given["group"].i < 1:
+            raise ValueError(f"a convolution in {given['group'].i} groups")
+
+
+def _without_weights(model: Any) -> Any:
+    """The graph with inputs in the place of its weights, which may be large: enough to see what is of which kind."""
+    from onnx import ModelProto, helper
+
+    small = ModelProto()
+    small.ir_version = model.ir_version
+    small.opset_import.extend(model.opset_import)
+    small.graph.name = "kinds"
+    small.graph.node.extend(model.graph.node)
+    small.graph.input.extend(model.graph.input)
+    known = {value.name for value in model.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.name not in known:
+            small.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    small.graph.output.extend(model.graph.output)
+    return small
 
 
 def _tensors(graph: Any) -> Iterator[Any]:

@@ -149,7 +149,7 @@ def save_statistics(path: Path, sets: Buffers, step: int) -> None:
 def load_statistics(path: Path, network: GroupedNetwork, step: int) -> Buffers | None:
     """The sets of a checkpoint; None where there are none, or those of another step or network."""
     try:
-        metadata, sets = read_tensors(path)
+        metadata, sets = read_tensors(path, below=path.parent)
     except (SafetensorError, OSError, ValueError):
         return None
     if metadata.get("step") != str(step):

@@ -5,14 +5,18 @@ A folder may come from somebody else: what is written `below` it follows no link
 
 import contextlib
 import errno
+import glob
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+from filtergroups.paths import real
 
 try:
     import fcntl
@@ -108,8 +112,8 @@ def append(path: Path, text: str, *, below: Path) -> None:
 
 def place_below(path: Path, folder: Path) -> Path:
     """Where a path really is; refused where links lead it out of the folder."""
-    place = path.resolve()
-    if not place.is_relative_to(folder.resolve()):
+    place = real(path)
+    if not place.is_relative_to(real(folder)):
         raise LeadsOut(errno.ELOOP, f"leads out of {folder}, to {place}; replace the link by what is meant", str(path))
     return place
 
@@ -120,7 +124,7 @@ class LeadsOut(OSError):
 
 def sweep(folder: Path) -> None:
     """Remove what killed processes left half-written in a folder: only files of ours that nobody holds any more."""
-    place = folder.resolve()
+    place = real(folder)
     if fcntl is None or place in _swept:
         return
     _swept.add(place)
@@ -136,6 +140,40 @@ def _remove_if_free(path: str) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.unlink(path)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def folder_aside(path: Path) -> Iterator[Path]:
+    """A new folder to fill beside the one that is meant; what a killed process left of its own is removed before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.unfinished"):
+        with contextlib.suppress(OSError), _held_folder(left):
+            shutil.rmtree(left)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
+    aside.mkdir()
+    try:
+        with _held_folder(aside):
+            yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def _held_folder(folder: Path) -> Iterator[None]:
+    """Nobody takes the folder for one that was left behind; refused (BlockingIOError) where another process has it."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno != errno.ENOTSUP:  # some network file systems have no locks
+                raise
+        yield
     finally:
         os.close(handle)
 

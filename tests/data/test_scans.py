@@ -21,7 +21,7 @@ from filtergroups.config import ScansData
 from filtergroups.data import preprocessing as preprocessing_module
 from filtergroups.data.examples import DataError, Volume
 from filtergroups.data.findings import Findings
-from filtergroups.data.grid import interpolate
+from filtergroups.data.grid import interpolate, read_grid
 from filtergroups.data.intensity import (
     correct_bias,
     foreground,
@@ -769,3 +769,11 @@ def test_progress_is_reported_for_every_patient(root: Path) -> None:
     assert seen == [("learning the histogram", n, 2) for n in (1, 2)] + [
         ("preprocessing scans", n, 4) for n in (1, 2, 3, 4)
     ]
+
+
+def test_a_scan_whose_file_is_longer_than_any_scan_is_refused_by_its_header(tmp_path):
+    path = tmp_path / "scan.nii"
+    nib.save(nib.Nifti1Image(np.zeros((4, 4, 4), np.float32), np.eye(4)), path)
+    os.truncate(path, 10**12)
+    with pytest.raises(DataError, match="expected a file of at most"):
+        read_grid(path)

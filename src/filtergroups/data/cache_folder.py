@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from filtergroups.config import Config
+from filtergroups.paths import real
 from filtergroups.writing import write_atomically
 
 LIST = "chosen-folders.txt"
@@ -31,7 +32,7 @@ def choose_cache(config: Config) -> None:
     if given is None or _chosen(given):
         return
     with contextlib.suppress(OSError):  # then other commands use the user's cache, and take longer
-        write_atomically(users_cache() / LIST, "".join(f"{path}\n" for path in [*_list(), given.resolve()]).encode())
+        write_atomically(users_cache() / LIST, "".join(f"{path}\n" for path in [*_list(), real(given)]).encode())
 
 
 def with_own_cache(config: Config) -> Config:
@@ -43,7 +44,7 @@ def with_own_cache(config: Config) -> Config:
 
 
 def _chosen(folder: Path) -> bool:
-    return str(folder.resolve()) in _list()
+    return str(real(folder)) in _list()
 
 
 def _list() -> list[str]:

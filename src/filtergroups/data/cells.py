@@ -14,6 +14,7 @@ from filtergroups.data.examples import DataError
 from filtergroups.data.findings import Findings
 from filtergroups.data.image_cache import decoded
 from filtergroups.data.images import Progress
+from filtergroups.paths import real
 
 MISSING = ("", "nan", "na", "n/a")  # cells without a label, in any case
 LARGEST_LABEL = float(np.finfo(np.float32).max)
@@ -24,8 +25,7 @@ BLURRED = 0.01  # of the labels' spread: what rounding may move them by
 
 def image_path(root: Path, name: str) -> Path:
     """A path of the table below the root; it may not leave it."""
-    path = (root / name).resolve()
-    if not path.is_relative_to(root.resolve()):
+    if "\0" in name or not (path := real(root / name)).is_relative_to(real(root)):
         raise DataError(f"image paths stay below {root}, found {name!r}; mend the table or set data.root")
     return path
 

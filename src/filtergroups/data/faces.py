@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from filtergroups.config import FacesData
+from filtergroups.data.decoding import read_content
 from filtergroups.data.examples import SELECTION, SPLITS, Data, DataError
 from filtergroups.data.findings import Findings
 from filtergroups.data.image_cache import decoded
@@ -144,7 +145,10 @@ def _twins(files: list[Path], names: list[str], split: dict[str, str]) -> dict[s
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        return hashlib.sha256(read_content(path)).hexdigest()
+    except DataError:  # which decoding it says; it is no other's twin
+        return str(path)
 
 
 def _training_order(

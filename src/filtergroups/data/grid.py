@@ -200,6 +200,8 @@ def interpolate(values: Tensor, positions: Sequence[Tensor], *, nearest: bool = 
 def _open(path: Path) -> Any:
     if not os.path.isfile(path):  # which never raises
         raise DataError(f"{path}: expected a NIfTI file, found none; add it")
+    if (size := os.path.getsize(path)) > MOST_BYTES + MOST_BYTES_IN_FRONT:  # all of it is read for its fingerprint
+        raise DataError(f"{path}: expected a file of at most {MOST_BYTES + MOST_BYTES_IN_FRONT} bytes, found {size}")
     try:
         _refuse_long_front(path)
         image = nib.load(path, mmap=False)  # a file that changes while it is mapped would end the process

@@ -2,8 +2,7 @@
 
 import gzip
 import json
-import os
-import shutil
+import reprlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from filtergroups.data.pelvis.distances import space_of
 from filtergroups.data.pelvis.man import draw_man
 from filtergroups.data.pelvis.painting import BLADDER, LEFT_FEMUR_HEAD, PROSTATE, RECTUM, RIGHT_FEMUR_HEAD, paint
 from filtergroups.data.pelvis.shapes import Array, Field
+from filtergroups.reading import read_json
+from filtergroups.writing import folder_aside
 
 LABEL_NAMES = {
     0: "background",
@@ -124,32 +125,39 @@ def write_phantom(
     settings = _settings(patients, seed, shape, spacing)
     if _is_there(folder, settings):
         return folder
-    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}.unfinished")
     try:
-        unfinished.mkdir(parents=True)
-
-        def write(patient: int) -> None:
-            _write_patient(unfinished / name_of(patient), generate(seed, patient, shape, spacing))
-
-        # Threads: numpy, scipy and zlib work outside the interpreter's lock, and a caller needs no __main__ guard.
-        with ThreadPoolExecutor(WORKERS) as pool:
-            for done, _ in enumerate(pool.map(write, range(patients)), start=1):
-                if progress is not None:
-                    progress(done, patients)
-        rows = "".join(f"{name_of(patient)},{part}\n" for patient, part in enumerate(split(patients)))
-        (unfinished / "split.csv").write_text("patient,split\n" + rows, encoding="utf-8")
-        _write_json(unfinished / "labels.json", {str(value): name for value, name in LABEL_NAMES.items()})
-        _write_json(unfinished / "phantom.json", settings)
-        if folder.exists():
-            folder.rmdir()  # empty, or it would have been refused
-        unfinished.rename(folder)
+        with folder_aside(folder) as unfinished:
+            _fill(unfinished, patients, seed, shape, spacing, progress)
+            _write_json(unfinished / "phantom.json", settings)
+            if folder.exists():
+                folder.rmdir()  # empty, or it would have been refused
+            unfinished.rename(folder)
     except OSError as error:
         # Another process may have finished the same phantom meanwhile.
         if not _is_there(folder, settings):
             raise DataError(f"{folder}: expected a folder to write the phantom to, found {error.strerror}") from None
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return folder
+
+
+def _fill(
+    folder: Path,
+    patients: int,
+    seed: int,
+    shape: tuple[int, int, int],
+    spacing: tuple[float, float, float],
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    def write(patient: int) -> None:
+        _write_patient(folder / name_of(patient), generate(seed, patient, shape, spacing))
+
+    # Threads: numpy, scipy and zlib work outside the interpreter's lock, and a caller needs no __main__ guard.
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for done, _ in enumerate(pool.map(write, range(patients)), start=1):
+            if progress is not None:
+                progress(done, patients)
+    rows = "".join(f"{name_of(patient)},{part}\n" for patient, part in enumerate(split(patients)))
+    (folder / "split.csv").write_text("patient,split\n" + rows, encoding="utf-8")
+    _write_json(folder / "labels.json", {str(value): name for value, name in LABEL_NAMES.items()})
 
 
 def has_phantom(
@@ -181,8 +189,8 @@ def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     try:
-        found = json.loads((folder / "phantom.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = read_json(folder / "phantom.json", "the settings of a phantom", DataError, "choose another folder")
+    except (OSError, DataError):
         found = None
     if found == settings:
         return True
@@ -195,7 +203,8 @@ def _is_there(folder: Path, settings: dict[str, Any]) -> bool:
 
 def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> str:
     differing = (key for key in wanted if found.get(key) != wanted[key])
-    return ", ".join(f"{key} {found.get(key)} instead of {wanted[key]}" for key in differing) or "unknown settings"
+    named = ", ".join(f"{key} {reprlib.repr(found.get(key))} instead of {wanted[key]}" for key in differing)
+    return named or "unknown settings"
 
 
 def _write_patient(folder: Path, phantom: Phantom) -> None:

@@ -14,6 +14,7 @@ from filtergroups.data.image_cache import decoded
 from filtergroups.data.images import Progress, image_data
 from filtergroups.data.splits import part_named, read_split, seeded_split, with_selection, write_split
 from filtergroups.naming import plain_cell
+from filtergroups.paths import real
 from filtergroups.reading import MOST_TABLE, read_text, reading, refuse_large_table
 from filtergroups.tasks import Task
 
@@ -221,11 +222,15 @@ def _check_groups(
 def say_which_maps_are_left_over(config: TableData, tasks: Sequence[TaskConfig], findings: Findings) -> None:
     """Warnings about maps that lie beside those of a task, and that no row names."""
     rows = read_table(config.table)
-    named = {(config.root / value).resolve() for row in rows for value in row.values() if value}
+    named = {real(config.root / value) for row in rows for value in row.values() if value and "\0" not in value}
     for entry in tasks:
         if entry.kind in ("segmentation", "image_regression"):
-            maps = {(config.root / value).resolve() for row in rows if (value := row.get(entry.column or entry.name))}
-            for folder in sorted({path.parent for path in maps if path.is_relative_to(config.root.resolve())}):
+            maps = {
+                real(config.root / value)
+                for row in rows
+                if (value := row.get(entry.column or entry.name)) and "\0" not in value
+            }
+            for folder in sorted({path.parent for path in maps if path.is_relative_to(real(config.root))}):
                 for path in sorted(folder.glob("*")):
                     if path.suffix.lower() in SUFFIXES and path not in named:
                         findings.warning(f"a map of task '{entry.name}' that no row of the table names", path.name)

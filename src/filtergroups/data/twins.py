@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from filtergroups.config import ImageData
-from filtergroups.data.decoding import displayed_size
+from filtergroups.data.decoding import displayed_size, read_content
 from filtergroups.data.examples import Data, DataError
 from filtergroups.data.findings import Findings
 from filtergroups.data.images import ImageExamples, Progress
@@ -31,7 +31,7 @@ def say_what_is_odd(config: ImageData, data: Data, findings: Findings, progress:
     for number, row in enumerate(rows, start=1):
         if row.name not in known:
             path = config.root / row.name
-            known[row.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            known[row.name] = hashlib.sha256(read_content(path)).hexdigest()
             _say_that_it_is_small(config, path, row.name, findings)
         of_content.setdefault(known[row.name], []).append(row)
         if progress is not None and (number % 200 == 0 or number == len(rows)):

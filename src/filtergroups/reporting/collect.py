@@ -16,6 +16,7 @@ from filtergroups.correction import read_corrections
 from filtergroups.exporting import read_exports
 from filtergroups.groups.routing import Family, family
 from filtergroups.network import GroupedNetwork
+from filtergroups.paths import real
 from filtergroups.reading import read_arrays, read_bytes, reading
 from filtergroups.run import Run, RunError, saved_assignments, step_of
 
@@ -132,7 +133,7 @@ def record_of_run(path: Path) -> Record:
     names = task_names(config)
     metrics, problem = run.metrics_and_problem()
     return Record(
-        name=path.resolve().name,
+        name=real(path).name,
         method=config.method.name,
         network=config.network.name,
         family=family(names, config.method.groups),
@@ -182,6 +183,8 @@ def read_log(run: Run) -> list[tuple[datetime, str]]:
     found = []
     for line in lines:
         stamp, _, text = line.partition("  ")
+        if len(stamp) != len("2026-01-01 10:00:00"):  # cheaper than to try
+            continue
         try:
             found.append((datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S"), text))
         except ValueError:
@@ -214,7 +217,7 @@ def read_timeline(run: Run, *, learned: bool, most: int = MOST_TIMES) -> Timelin
 
 def _read(file: Path) -> dict[str, Probabilities]:
     with reading(file, "saved assignments", RunError, "remove the file"):
-        found = {name: p.astype(np.float32) for name, p in read_arrays(file).items()}
+        found = {name: p.astype(np.float32) for name, p in read_arrays(file, below=file.parent).items()}
         groups = {p.shape[1:] for p in found.values()}
         if len(groups) != 1 or any(p.ndim != 2 or not p.size for p in found.values()):
             raise ValueError(f"arrays of the shapes {sorted({p.shape for p in found.values()})[:4]}")
