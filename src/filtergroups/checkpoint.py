@@ -20,6 +20,7 @@ from filtergroups.writing import write_atomically
 FORMAT = "filtergroups checkpoint 1"
 MOST_BYTES = 20_000_000_000  # of a file, which has to lie there to be read
 MOST_HEADER = 20_000_000
+ADAM = {"step", "exp_avg", "exp_avg_sq"}  # what torch's Adam knows of a parameter
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
     In one go: safe_open opens a file twice, and a training may put a new one in its place in between.
     """
-    content = read_bytes(path, MOST_BYTES)
+    content = read_bytes(path, MOST_BYTES, below=path.parent)
     length = int.from_bytes(content[:8], "little")
     if length > MOST_HEADER:
         raise ValueError(f"a header of {length:,} bytes, more than {MOST_HEADER:,}")
@@ -87,7 +88,7 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Tensor]]:
     try:
         with reading(path, "a whole checkpoint", RunError, "use another, or train again"):
-            metadata, tensors = read_tensors(path)
+            metadata, tensors = read_tensors(path)  # of a run that may be somebody else's: through no link out of it
     except FileNotFoundError:
         raise RunError(f"{path}: expected a checkpoint, found none; train first (or `filtergroups resume`)") from None
     if metadata.get("format") != FORMAT:
@@ -119,11 +120,18 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {f"optimiser/{index}/{key}": value for index, of in state.items() for key, value in of.items()}
 
 
-def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    full = optimiser.state_dict()
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
+    """Put a checkpoint's state of Adam into the optimiser of a network of the same config."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimiser/"):
-            _, index, key = name.split("/")
-            state.setdefault(int(index), {})[key] = value
+    with reading(path, "the optimiser's state of this config", RunError, "use another, or train again"):
+        for name, value in tensors.items():
+            if name.startswith("optimiser/"):
+                _, index, key = name.split("/")
+                if value.shape != (() if key == "step" else parameters[int(index)].shape):
+                    raise ValueError(f"'{name}' of another shape than its parameter")
+                state.setdefault(int(index), {})[key] = value
+        if odd := [index for index, of in state.items() if set(of) != ADAM]:
+            raise ValueError(f"an incomplete state of parameter {odd[0]}")
+    full = optimiser.state_dict()
     optimiser.load_state_dict({"state": state, "param_groups": full["param_groups"]})
