@@ -1,6 +1,7 @@
 """A resumed training knows what it was trained on and by: what has changed since is named, and refused or accepted."""
 
 import csv
+import errno
 import json
 import math
 import os
@@ -16,8 +17,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+import filtergroups as fg
 from filtergroups import origin, writing
-from filtergroups.checkpoint import load_checkpoint
+from filtergroups.checkpoint import Progress, load_checkpoint, save_checkpoint
 from filtergroups.config_file import dump_config, make_config
 from filtergroups.data.phantom import write_phantom
 from filtergroups.evaluation import evaluate
@@ -485,6 +487,20 @@ def test_a_command_beside_a_training_sweeps_nothing_that_it_is_about_to_keep(tmp
     monkeypatch.setattr(os, "replace", swept_before)
     writing.write_atomically(last, b"second", before=previous)
     assert (previous.read_bytes(), last.read_bytes()) == (b"first", b"second")
+
+
+def test_a_first_checkpoint_that_finds_no_room_speaks_of_none_before_it(tmp_path, monkeypatch):
+    network = fg.vgg11([fg.Regression("age")], width=0.0625)
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match="No space left on device; free some space, then resume"):
+        save_checkpoint(tmp_path / "last.safetensors", network, Progress())
+    with pytest.raises(OSError, match=r"report\.html"):
+        writing.write_atomically(tmp_path / "report.html", b"a")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_versions_of_libraries_are_said(folder, monkeypatch):

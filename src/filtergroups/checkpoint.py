@@ -59,7 +59,10 @@ def save_checkpoint(
     try:
         write_atomically(path, content, before=before)
     except OSError as error:
-        raise RunError(f"{path}: could not write the checkpoint: {error.strerror}; the one before it is kept") from None
+        kept = "the one before it is kept; " if path.exists() else ""
+        raise RunError(
+            f"{path}: could not write the checkpoint: {error.strerror}; {kept}free some space, then resume"
+        ) from None
 
 
 def checksum_of(tensors: dict[str, Tensor], progress: str) -> str:

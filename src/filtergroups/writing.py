@@ -70,8 +70,10 @@ def written_aside(path: Path, *, below: Path | None = None) -> Iterator[IO[bytes
                 os.replace(temporary, path)
         if os.name != "posix":
             os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk is said of a file
+            error.filename = str(path)
         raise
 
 
