@@ -1,6 +1,7 @@
 """A resumed training knows what it was trained on and by: what has changed since is named, and refused or accepted."""
 
 import csv
+import errno
 import json
 import math
 import os
@@ -9,14 +10,18 @@ import signal
 import subprocess
 import sys
 
+import nibabel
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from filtergroups import origin
-from filtergroups.checkpoint import load_checkpoint
+import filtergroups as fg
+from filtergroups import origin, writing
+from filtergroups.checkpoint import Progress, load_checkpoint, save_checkpoint
 from filtergroups.config_file import dump_config, make_config
+from filtergroups.data.phantom import write_phantom
 from filtergroups.evaluation import evaluate
 from filtergroups.run import Run, RunError
 from filtergroups.signals import Stopped
@@ -257,7 +262,7 @@ def test_where_the_last_checkpoint_is_damaged_it_goes_on_from_the_one_before(fol
     resume(folder / "run")
     assert_same_weights(weights_of(folder / "run"), weights_of(other))
     log = (folder / "run" / "log.txt").read_text()
-    assert spoil == "gone" or "so it goes on from the one before it, step 4" in log
+    assert "so it goes on from the one before it, step 4" in log
 
 
 def test_both_checkpoints_damaged_end_in_one_line(folder):
@@ -287,6 +292,217 @@ def test_a_run_that_diverged_goes_on_with_a_lower_learning_rate(begun, tmp_path)
     assert all(math.isfinite(loss) for loss in last["losses"].values())
 
 
+def test_a_run_that_diverged_before_its_first_checkpoint_begins_anew_by_what_is_set(begun, tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(Diverged, match="nothing is saved yet: `filtergroups resume") as caught:
+        train(config_for(begun, epochs=50, checkpoint_every=1000, **EXPLODES), run)
+    assert "begins anew" in str(caught.value)
+    overrides = ["training.learning_rate=1e-4", "training.weight_decay=0.1", "training.epochs=2"]
+    resume(run, overrides=overrides)
+    assert Run(run).config().training.learning_rate == 1e-4
+    resume(run)  # its config is the one that it was trained by
+
+
+@pytest.mark.parametrize("begun_by", ["this version", "an earlier one"])
+def test_what_is_set_holds_from_now_on(folder, begun_by):
+    """Also where the data lie, which is no change of theirs."""
+    if begun_by != "this version":
+        of_an_earlier_version(folder / "run")
+    moved = folder / "moved"
+    (folder / "images").rename(moved)
+    resume(folder / "run", overrides=["training.learning_rate=1e-4", f"data.root={moved}"])
+    config = Run(folder / "run").config()
+    assert (config.training.learning_rate, config.data.root) == (1e-4, moved)
+    resume(folder / "run")
+    evaluate(folder / "run")
+
+
+def test_settings_of_a_run_of_an_earlier_version_are_refused_and_accepted_like_others(folder):
+    of_an_earlier_version(folder / "run")
+    with pytest.raises(RunError, match=r"data\.flip was true, is false"):
+        resume(folder / "run", overrides=["data.flip=false"])
+    assert Run(folder / "run").config().data.flip
+    resume(folder / "run", overrides=["data.flip=false"], accept_changes=True)
+    assert not Run(folder / "run").config().data.flip
+
+
+class Killed(BaseException):
+    """As if the process had ended there."""
+
+
+def killed_in(step, monkeypatch):
+    def killed(trainer, number, own=Trainer._step):
+        if number == step:
+            raise Killed
+        own(trainer, number)
+
+    monkeypatch.setattr(Trainer, "_step", killed)
+
+
+def test_killed_soon_after_it_went_back_nothing_is_missing(begun, tmp_path, monkeypatch):
+    """The last checkpoint is of a future whose metrics are dropped: nobody goes on from it any more."""
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    config = config_for(begun, epochs=5, checkpoint_every=10)
+    stop_after(config, run, 18)
+    with monkeypatch.context() as patch:
+        killed_in(12, patch)
+        with pytest.raises(Killed):
+            resume(run, checkpoint="previous")
+    resume(run)
+    train(config, whole)
+    assert_same_weights(weights_of(run), weights_of(whole))
+    assert Run(run).metrics() == Run(whole).metrics()
+    assert sorted(os.listdir(run / "assignments")) == sorted(os.listdir(whole / "assignments"))
+
+
+def test_the_two_checkpoints_are_of_two_steps(begun, tmp_path):
+    """Also where the signal comes in a step after which one is written anyway."""
+    run = tmp_path / "run"
+    stop_after(config_for(begun, epochs=2, checkpoint_every=2), run, 6)
+    assert [load_checkpoint(Run(run).checkpoint(name))[0].step for name in ("previous", "last")] == [4, 6]
+
+
+def test_kernels_are_fixed_though_the_last_phase_is_set_when_it_should_have_begun(begun, tmp_path):
+    run = tmp_path / "run"
+    stop_after(config_for(begun, epochs=3, checkpoint_every=2), run, 8)
+    resume(run, overrides=["training.finetune_epochs=2"])  # from step 5 on
+    assert load_checkpoint(Run(run).checkpoint("last"))[0].fixed
+    assert "every kernel is now fixed" in (run / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("setting", ["method.name=constant_p", "training.uncertainty_weighting=true"])
+def test_what_decides_which_numbers_are_trained_stays(folder, setting):
+    before = content_of(folder / "run")
+    with pytest.raises(RunError, match="or train a new run") as caught:
+        resume(folder / "run", overrides=[setting], accept_changes=True)
+    assert "\n" not in str(caught.value)
+    assert content_of(folder / "run") == before
+
+
+def test_without_a_part_that_chooses_the_best_is_the_end_of_a_longer_training_too(begun, tmp_path):
+    split = tmp_path / "split.csv"
+    split.write_text((begun / "labels.split.csv").read_text().replace(",validation", ",test"))
+    tree = table_tree(begun, begun / "labels.csv", epochs=1)
+    tree["data"]["split_file"] = str(split)
+    run = train(make_config(tree), tmp_path / "run")
+    resume(run, overrides=["training.epochs=2"])
+    best, last = (load_checkpoint(run.checkpoint(name))[0].step for name in ("best", "last"))
+    assert best == last
+
+
+def test_there_is_no_previous_checkpoint_yet_is_said(folder):
+    (folder / "run" / "previous.safetensors").unlink()
+    with pytest.raises(RunError, match="expected the checkpoint before the last, found none; resume without --from"):
+        resume(folder / "run", checkpoint="previous")
+
+
+def rewritten_checkpoint(run, change):
+    """The only checkpoint of a run, changed and without a checksum."""
+    (run / "previous.safetensors").unlink()
+    last = run / "last.safetensors"
+    tensors, content = load_file(last), last.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+    progress = json.loads(header["progress"])
+    change(progress, tensors)
+    save_file(tensors, last, {"format": header["format"], "progress": json.dumps(progress)})
+
+
+def of_an_earlier_version(run):
+    """Without settings, fingerprints and checksum."""
+
+    def change(progress, tensors):
+        del progress["config"], progress["versions"]
+        for name in [name for name in tensors if name.startswith(origin.PREFIX)]:
+            del tensors[name]
+
+    rewritten_checkpoint(run, change)
+
+
+def a_tensor(name, value):
+    return lambda progress, tensors: tensors.update({name: value})
+
+
+FOREIGN = {
+    "tasks that are a number": lambda progress, tensors: progress["config"].update(tasks=5),
+    "tasks that are numbers": lambda progress, tensors: progress["config"].update(tasks=[5]),
+    "names that are a number": a_tensor("data/train/names", torch.tensor(list(b"5"), dtype=torch.uint8)),
+    "names that are lists": a_tensor("data/train/names", torch.tensor(list(b"[[1]]"), dtype=torch.uint8)),
+    "too few fingerprints": a_tensor("data/train/image", torch.zeros(3, dtype=torch.int64)),
+    "fingerprints of no axis": a_tensor("data/train/image", torch.zeros((), dtype=torch.int64)),
+    "an average of another shape": a_tensor("optimiser/0/exp_avg", torch.zeros(3)),
+    "an average of no parameter": a_tensor("optimiser/99999/exp_avg", torch.zeros(3)),
+    "half a state": a_tensor("optimiser/99999/step", torch.zeros(())),
+    "a weight of no task": a_tensor("weights/x", torch.zeros(3)),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_checkpoint_of_somebody_else_is_refused_in_one_line(folder, name):
+    rewritten_checkpoint(folder / "run", FOREIGN[name])
+    with pytest.raises(RunError) as caught:
+        resume(folder / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_checkpoint_is_read_through_a_link_out_of_the_run(folder):
+    (folder / "run" / "previous.safetensors").unlink()
+    for name in ("last", "best"):
+        path = folder / "run" / f"{name}.safetensors"
+        path.rename(folder / path.name)
+        path.symlink_to(folder / path.name)
+    for command in (resume, evaluate):
+        with pytest.raises(RunError, match="leads out of"):
+            command(folder / "run")
+
+
+def test_another_voxel_size_of_a_scan_is_named(tmp_path):
+    """Its voxels are the same, but patches are turned in mm."""
+    write_phantom(tmp_path / "scans", 4, 0, shape=(32, 24, 8), spacing=(12.6, 11.2, 10.5))
+    data = {"kind": "scans", "root": str(tmp_path / "scans"), "patch": 16, "patches_per_patient": 8}
+    tree = {
+        "data": {**data, "cache": str(tmp_path / "cache")},
+        "network": {"name": "highresnet", "width": 0.0625},
+        "training": {"epochs": 2, "batch_size": 4, "checkpoint_every": 2, "threads": 1, "accelerator": "cpu"},
+    }
+    stop_after(make_config(tree), tmp_path / "run", 3)
+    for patient in (tmp_path / "scans").iterdir():
+        for path in patient.glob("*.nii.gz"):
+            scan = nibabel.load(path)
+            affine = scan.affine @ np.diag([1, 1, 2, 1])
+            nibabel.save(nibabel.Nifti1Image(np.asarray(scan.dataobj), affine), path)
+    with pytest.raises(RunError, match="the voxel size changed in"):
+        resume(tmp_path / "run")
+
+
+def test_a_command_beside_a_training_sweeps_nothing_that_it_is_about_to_keep(tmp_path, monkeypatch):
+    last, previous = tmp_path / "last.safetensors", tmp_path / "previous.safetensors"
+    writing.write_atomically(last, b"first")
+    replace = os.replace
+
+    def swept_before(source, target):
+        writing._swept.clear()
+        writing.sweep(tmp_path)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", swept_before)
+    writing.write_atomically(last, b"second", before=previous)
+    assert (previous.read_bytes(), last.read_bytes()) == (b"first", b"second")
+
+
+def test_a_first_checkpoint_that_finds_no_room_speaks_of_none_before_it(tmp_path, monkeypatch):
+    network = fg.vgg11([fg.Regression("age")], width=0.0625)
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match="No space left on device; free some space, then resume"):
+        save_checkpoint(tmp_path / "last.safetensors", network, Progress())
+    with pytest.raises(OSError, match=r"report\.html"):
+        writing.write_atomically(tmp_path / "report.html", b"a")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_other_versions_of_libraries_are_said(folder, monkeypatch):
     monkeypatch.setattr(origin, "versions", lambda: {**load_checkpoint(last)[0].versions, "torch": "99.0"})
     last = Run(folder / "run").checkpoint("last")
@@ -296,12 +512,7 @@ def test_other_versions_of_libraries_are_said(folder, monkeypatch):
 
 def test_a_run_of_an_earlier_version_goes_on(folder):
     """Its checkpoint has neither settings nor fingerprints, nor a checksum."""
-    last = folder / "run" / "last.safetensors"
-    tensors = {name: value for name, value in load_file(last).items() if not name.startswith(origin.PREFIX)}
-    header = json.loads(last.read_bytes()[8 : 8 + int.from_bytes(last.read_bytes()[:8], "little")])["__metadata__"]
-    progress = json.loads(header["progress"])
-    del progress["config"], progress["versions"], header["checksum"]
-    save_file(tensors, last, {**header, "progress": json.dumps(progress)})
+    of_an_earlier_version(folder / "run")
     run = resume(folder / "run")
     assert "begun by an earlier version" in (run.path / "log.txt").read_text()
     assert load_checkpoint(run.checkpoint("last"))[0].config  # from now on they are known

@@ -22,6 +22,7 @@ FORMAT = "filtergroups checkpoint 1"
 MOST_BYTES = 20_000_000_000  # of a file, which has to lie there to be read
 MOST_HEADER = 20_000_000
 LARGE = 1_000_000_000  # bytes: of such a file that is packed, an eighth lies on the disk at least
+ADAM = {"step", "exp_avg", "exp_avg_sq"}  # what torch's Adam knows of a parameter
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,10 @@ def save_checkpoint(
     try:
         write_atomically(path, content, before=before)
     except OSError as error:
-        raise RunError(f"{path}: could not write the checkpoint: {error.strerror}; the one before it is kept") from None
+        kept = "the one before it is kept; " if path.exists() else ""
+        raise RunError(
+            f"{path}: could not write the checkpoint: {error.strerror}; {kept}free some space, then resume"
+        ) from None
 
 
 def checksum_of(tensors: dict[str, Tensor], progress: str) -> str:
@@ -131,11 +135,18 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {f"optimiser/{index}/{key}": value for index, of in state.items() for key, value in of.items()}
 
 
-def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    full = optimiser.state_dict()
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
+    """Put a checkpoint's state of Adam into the optimiser of a network of the same config."""
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimiser/"):
-            _, index, key = name.split("/")
-            state.setdefault(int(index), {})[key] = value
+    with reading(path, "the optimiser's state of this config", RunError, "use another, or train again"):
+        for name, value in tensors.items():
+            if name.startswith("optimiser/"):
+                _, index, key = name.split("/")
+                if value.shape != (() if key == "step" else parameters[int(index)].shape):
+                    raise ValueError(f"'{name}' of another shape than its parameter")
+                state.setdefault(int(index), {})[key] = value
+        if odd := [index for index, of in state.items() if set(of) != ADAM]:
+            raise ValueError(f"an incomplete state of parameter {odd[0]}")
+    full = optimiser.state_dict()
     optimiser.load_state_dict({"state": state, "param_groups": full["param_groups"]})

@@ -58,7 +58,7 @@ def remedy(names: Iterable[str]) -> str:
 
 def largest(network: GroupedNetwork) -> str:
     """The parameter with the largest number, for where all are finite and a loss is not."""
-    most = {name: tensor.detach().abs().amax().item() for name, tensor in _parameters(network) if tensor.numel()}
+    most = {name: tensor.detach().abs().amax().item() for name, tensor in _floating(network)}
     name = max(most, key=lambda name: most[name])
     return f"the largest parameter is {name}, with {most[name]:.3g}"
 
@@ -83,6 +83,11 @@ def _named(
         for value in of.values():
             if isinstance(value, Tensor):
                 yield f"Adam's average of {names.get(id(parameter), 'a parameter')}", value
+
+
+def _floating(network: GroupedNetwork) -> Iterator[tuple[str, Tensor]]:
+    """Not the counters of norms."""
+    return (entry for entry in _parameters(network) if entry[1].is_floating_point() and entry[1].numel())
 
 
 def _parameters(network: GroupedNetwork) -> Iterator[tuple[str, Tensor]]:

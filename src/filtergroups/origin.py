@@ -27,6 +27,8 @@ LIBRARIES = ("torch", "lightning-fabric", "numpy", "pillow", "monai", "nibabel",
 FREE = {f"data.{key}" for key in PATHS} | {f"method.{key}" for key in RUNS} | {
     f"training.{key}" for key in ("accelerator", "devices", "nodes", "threads", "checkpoint_every")
 }  # fmt: skip
+# What there is to train depends on them.
+FIXED = ("method.name", "training.uncertainty_weighting")
 SHOWN = 60  # characters of a value
 
 
@@ -129,7 +131,7 @@ def _parts(tensors: dict[str, Tensor]) -> dict[str, Fingerprints]:
 
 def _flat(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted keys with their values; tasks are named, not numbered."""
-    if path == "tasks":
+    if path == "tasks" and isinstance(tree, list) and all(isinstance(task, dict) for task in tree):
         for task in tree:
             yield from _flat(task, f"tasks.{task.get('name')}")
     elif isinstance(tree, dict):

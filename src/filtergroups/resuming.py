@@ -14,7 +14,7 @@ from filtergroups.data.cache_folder import with_own_cache
 from filtergroups.data.examples import Data
 from filtergroups.data.images import Progress as Report
 from filtergroups.data.load import load_data
-from filtergroups.origin import Change, changed, other_versions, settings, versions
+from filtergroups.origin import FIXED, Change, changed, other_versions, settings, versions
 from filtergroups.run import Run, RunError
 
 From = Literal["last", "previous"]
@@ -42,6 +42,8 @@ class Wish:
 
     def accepts(self, change: Change) -> bool:
         named = {override.partition("=")[0].strip() for override in self.overrides}
+        if change.key in FIXED:
+            return False
         return self.accept_changes or (change.is_of_the_loop and change.key in named)
 
 
@@ -59,10 +61,14 @@ class Point:
 def point_of(run: Run, wish: Wish) -> Point | None:
     """The wanted checkpoint, or the one before it where the last is damaged; None: nothing was saved yet."""
     last, previous = run.checkpoint("last"), run.checkpoint("previous")
-    if wish.checkpoint == "previous" or (previous.exists() and not last.exists()):
+    if wish.checkpoint == "previous":
+        if not previous.exists():
+            raise RunError(f"{previous}: expected the checkpoint before the last, found none; resume without --from")
         return _point(previous)
     if not last.exists():
-        return None
+        if not previous.exists():
+            return None
+        return _noted(_point(previous), f"{last}: expected a checkpoint, found none")
     try:
         return _point(last)
     except RunError as damaged:
@@ -70,7 +76,12 @@ def point_of(run: Run, wish: Wish) -> Point | None:
             point = _point(previous)
         except RunError:
             raise damaged from None
-        return replace(point, notes=(f"{damaged}; so it goes on from the one before it, step {point.progress.step}",))
+        return _noted(point, str(damaged))
+
+
+def _noted(point: Point, problem: str) -> Point:
+    note = f"{problem}; so it goes on from the one before it, step {point.progress.step}"
+    return replace(point, notes=(*point.notes, note))
 
 
 def _point(file: Path) -> Point:
@@ -107,15 +118,15 @@ def loaded(config: Config, point: Point | None, report: Report) -> Data:
 def going_on(run: Run, point: Point, wish: Wish, config: Config, data: Data) -> tuple[Point, list[Change]]:
     """The point with what holds from now on, and what was changed and accepted; refused where it was not."""
     progress, notes = point.progress, list(point.notes)
-    if not progress.config:
+    of_earlier = not progress.config
+    if of_earlier:
         notes.append("it was begun by an earlier version, so that changes of its data and settings cannot be seen")
-        changes = []
-    else:
-        changes = changed(run, progress, point.tensors, config, data)
-        refuse(run, [change for change in changes if not wish.accepts(change)])
-        notes += [f"accepted: {change.text}" for change in changes]
-        if others := other_versions(progress):
-            notes.append(f"other versions than before: {', '.join(others)}; the last digits may differ")
+        progress = replace(progress, config=settings(run.config()))  # but those that are asked for now
+    changes = changed(run, progress, point.tensors, config, data)
+    refuse(run, [change for change in changes if not wish.accepts(change)])
+    notes += [f"accepted: {change.text}" for change in changes]
+    if not of_earlier and (others := other_versions(progress)):
+        notes.append(f"other versions than before: {', '.join(others)}; the last digits may differ")
     progress = replace(
         progress, constants=data.constants, names=data.names, config=settings(config), versions=versions()
     )
@@ -125,6 +136,9 @@ def going_on(run: Run, point: Point, wish: Wish, config: Config, data: Data) -> 
 def refuse(run: Run, changes: Sequence[Change]) -> None:
     if not changes:
         return
+    for change in changes:
+        if change.key in FIXED:
+            raise RunError(f"{run.path}: {change.text}: other numbers would be trained; undo that, or train a new run")
     texts = "; ".join(change.text for change in changes[:SHOWN])
     more = f"; and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
     raise RunError(
@@ -133,7 +147,6 @@ def refuse(run: Run, changes: Sequence[Change]) -> None:
     )
 
 
-def keep(run: Run, config: Config, step: int) -> None:
-    """Write down the settings that hold from now on, and drop what was measured of a future that will be another."""
+def keep(run: Run, config: Config) -> None:
+    """Write down the settings that hold from now on."""
     run.write("config.toml", dump_config(config).encode())
-    run.forget_results_after(step)

@@ -28,6 +28,7 @@ from filtergroups.network import Statistics
 from filtergroups.origin import data_tensors, settings, versions
 from filtergroups.paths import AnyPath, as_path
 from filtergroups.progress import Reporter, Silent
+from filtergroups.reading import reading
 from filtergroups.resuming import From, Wish, going_on, keep, loaded, point_of
 from filtergroups.run import Run, RunError, what_and_where
 from filtergroups.schedule import generator_for, learning_rate_at, noise_at, seed_for, temperature_at
@@ -134,9 +135,11 @@ class Trainer:
 
     def _setup(self) -> None:
         """Restore the checkpoint that the run goes on from, if there is one."""
-        self.good_last = True  # is the last checkpoint one that is worth keeping once there is a newer one?
+        self.last_step: int | None = None  # of the last checkpoint, where it is worth keeping once there is a newer one
         if self.point is None:
             take_over(self.network, self.config.method)
+            if self.wish.overrides and self.fabric.is_global_zero:
+                keep(self.run, self.config)
         else:
             self._go_on()
         hold(self.network, self.config.method)
@@ -149,7 +152,8 @@ class Trainer:
     def _go_on(self) -> None:
         assert self.point is not None
         point, changes = going_on(self.run, self.point, self.wish, self.config, self.data)
-        self.progress, tensors = point.progress, point.tensors
+        plain = self.progress.plain
+        self.progress, tensors = replace(point.progress, plain=plain | point.progress.plain), point.tensors
         if self.progress.fixed:
             self.fixed_from = self.progress.annealed  # the last phase has begun when it has begun
         elif self.progress.annealed != self.fixed_from:
@@ -160,16 +164,20 @@ class Trainer:
                 f"{self.steps}; raise training.epochs"
             )
         restore(self.network, self.progress, tensors, point.file)
-        restore_optimiser(self.optimiser, tensors)
+        restore_optimiser(self.optimiser, tensors, point.file)
         learned = {k.removeprefix("weights/"): v for k, v in tensors.items() if k.startswith("weights/")}
-        self.weights.load_state_dict(learned)
-        self.good_last = point.is_last
+        with reading(point.file, "the tasks' weights of this config", RunError, "use another, or train again"):
+            self.weights.load_state_dict(learned)
         for note in point.notes:
             self.journal.say(note)
-        if changes and self.fabric.is_global_zero:
-            keep(self.run, self.config, self.progress.step)
-            self.good_last = False  # it is the same but for what was accepted
-            self._save()
+        if self.fabric.is_global_zero:
+            if changes or self.wish.overrides:
+                keep(self.run, self.config)
+            if changes:
+                self.run.forget_results_after(self.progress.step)
+            if changes or not point.is_last:
+                self._save()  # a later checkpoint is of a future that is done again, perhaps differently
+        self.last_step = self.progress.step
 
     def fit(self) -> None:
         self.model, self.fabric_optimiser = self.fabric.setup(self.network, self.optimiser)
@@ -187,7 +195,8 @@ class Trainer:
         self.waited, self.busy = 0.0, 0.0
         with stop_signals(several=world_size() > 1) as asked:
             for step in range(start, self.steps):
-                if step == self.fixed_from and not self.progress.fixed and self.network.is_random:
+                # Later than that where finetune_epochs was set meanwhile.
+                if step >= self.fixed_from and not self.progress.fixed and self.network.is_random:
                     self._fix()
                 self._step(step)
                 self._after(step + 1)
@@ -276,10 +285,10 @@ class Trainer:
         check_finite(self.network, self.weights, self.optimiser, what=what, kept=self._kept())
 
     def _kept(self) -> str:
+        slower = f"`{how_to_resume(self.run.path)} --set training.learning_rate={self.training.learning_rate / 10:g}`"
         if not self.run.checkpoint("last").exists():
-            return "nothing is saved yet"
-        slower = f"training.learning_rate={self.training.learning_rate / 10:g}"
-        return f"the last checkpoint is kept: `{how_to_resume(self.run.path)} --set {slower}` goes on from it"
+            return f"nothing is saved yet: {slower} begins anew"
+        return f"the last checkpoint is kept: {slower} goes on from it"
 
     def _log(self, step: int, terms: Terms, temperature: float, factor: float, image_shape: Sequence[int]) -> None:
         losses = {name: loss.item() for name, loss in terms.tasks.items()}
@@ -373,12 +382,16 @@ class Trainer:
         if self.fabric.is_global_zero:
             learned = {f"weights/{name}": value for name, value in self.weights.state_dict().items()}
             extra = {**optimiser_tensors(self.optimiser), **learned, **self.kept_of_data}
-            before = self.run.checkpoint("previous") if self.good_last else None
+            # Never twice the same: a signal may come right after a step that was saved.
+            newer = self.last_step is not None and self.last_step != self.progress.step
+            before = self.run.checkpoint("previous") if newer else None
             save_checkpoint(self.run.checkpoint("last"), self.network, self.progress, extra, before=before)
-        self.good_last = True
+        self.last_step = self.progress.step
 
     def _finish(self) -> None:
-        if self.fabric.is_global_zero and not self.run.checkpoint("best").exists():
+        # Without a part that chooses, the best is the end, also where a training goes on for longer.
+        chosen = self.validation is not None and self.run.checkpoint("best").exists()
+        if self.fabric.is_global_zero and not chosen:
             save_checkpoint(self.run.checkpoint("best"), self.network, self.progress)
         if self.fabric.is_global_zero:
             for step in (recalibrate_best, measure_best):

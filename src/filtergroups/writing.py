@@ -41,13 +41,17 @@ def write_atomically(path: Path, content: bytes, *, below: Path | None = None, b
 def _also_at(path: Path, other: Path) -> None:
     """A file in two places: what is written anew at one of them leaves the other as it is."""
     temporary = other.with_name(f".{other.name}.{secrets.token_hex(4)}.filtergroups")
-    try:
-        os.link(path, temporary)
-    except OSError:  # a file system without hard links
-        write_atomically(other, path.read_bytes())
-        return
-    os.replace(temporary, other)
-    temporary.unlink(missing_ok=True)  # which is still there where both were the same file already
+    with path.open("rb") as file:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # held, so that nobody sweeps its second name away
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            os.link(path, temporary)
+        except OSError:  # a file system without hard links
+            write_atomically(other, file.read())
+            return
+        os.replace(temporary, other)
+        temporary.unlink(missing_ok=True)  # which is still there where both were the same file already
 
 
 @contextmanager
@@ -70,8 +74,10 @@ def written_aside(path: Path, *, below: Path | None = None) -> Iterator[IO[bytes
                 os.replace(temporary, path)
         if os.name != "posix":
             os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk is said of a file
+            error.filename = str(path)
         raise
 
 

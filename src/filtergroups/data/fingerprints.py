@@ -15,6 +15,7 @@ from torch import Tensor
 from filtergroups.naming import shown
 
 IMAGE = "image"  # beside the labels of tasks, which are called label/TASK
+VOXELS = "voxel size"  # of scans: patches are turned in mm
 SHOWN = 3  # names of a message
 
 
@@ -33,8 +34,15 @@ class Fingerprints:
 
     @staticmethod
     def of(tensors: dict[str, Tensor]) -> "Fingerprints":
+        """What `tensors` made; a checkpoint may be anybody's, so they are checked (ValueError, KeyError)."""
         names = json.loads(tensors["names"].numpy().tobytes())
-        return Fingerprints(names, {kind: tensors[kind].numpy() for kind in tensors if kind != "names"})
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("names of examples that are no list of texts")
+        numbers = {kind: tensor.numpy() for kind, tensor in tensors.items() if kind != "names"}
+        for kind, of in numbers.items():
+            if of.shape != (len(names),) or of.dtype != np.int64:
+                raise ValueError(f"fingerprints '{kind}' that are not one number for each of {len(names)} examples")
+        return Fingerprints(names, numbers)
 
 
 def numbers_of(values: Tensor) -> NDArray[np.int64]:
@@ -66,7 +74,7 @@ def changes_of(part: str, before: Fingerprints, now: Fingerprints) -> Iterator[s
             changed = rows[now.numbers[kind][rows] != before.numbers[kind][at]]
             if len(changed):
                 task = kind.removeprefix("label/")
-                what = "the image" if kind == IMAGE else f"the label of task '{task}'"
+                what = f"the {kind}" if task == kind else f"the label of task '{task}'"
                 of = f"{len(changed)} of {len(now.names)} rows of the part '{part}'"
                 yield f"{what} changed in {of}: {_listed([now.names[row] for row in changed])}"
 

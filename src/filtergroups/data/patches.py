@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from filtergroups.data.array_cache import StoredArray
 from filtergroups.data.examples import Batch, Examples
-from filtergroups.data.fingerprints import IMAGE, Fingerprints, checksums
+from filtergroups.data.fingerprints import IMAGE, VOXELS, Fingerprints, checksums
 
 # The weight of known voxels from which an interpolated value counts as known; below 1 for rounding only.
 KNOWN = 0.999
@@ -161,6 +161,7 @@ class PatchExamples(Examples):
             for kind, arrays in stored.items()
             if None not in arrays
         }
+        numbers[VOXELS] = checksums(scan.sizes for scan in self.scans)
         return Fingerprints([scan.name for scan in self.scans], numbers)
 
     def labels_of(self, task: str) -> Iterator[tuple[Tensor, Tensor | None]]:
