@@ -147,6 +147,16 @@ def test_validations_on_the_way_say_what_they_were_by(table):
     assert "(norms of the batch, 4 passes)" in (table.run / "log.txt").read_text()
 
 
+def test_a_validation_on_the_way_is_evaluate_s_of_that_checkpoint(table, tmp_path):
+    run = Run(shutil.copytree(table.run, tmp_path / "run"))
+    last = [entry for entry in run.metrics() if entry["kind"] == "validation"][-1]
+    how = {"samples": last["samples"], "statistics": last["norms"]}
+    result = fg.evaluate(run.path, split="validation", checkpoint="last", **how)
+    assert result["step"] == last["step"]
+    for task, metrics in last["results"].items():
+        assert metrics == pytest.approx(result["tasks"][task], rel=1e-6), task
+
+
 def test_results_are_kept_with_their_step_and_norms(table):
     kept = Run(table.run).results()
     assert {result["split"] for result in kept} >= {"validation", "test"}
