@@ -28,9 +28,11 @@ from filtergroups.correction import (
     tempered,
 )
 from filtergroups.data.examples import DataError
+from filtergroups.data.load import prepare_data
 from filtergroups.data.phantom import write_phantom
 from filtergroups.evaluation import evaluate
 from filtergroups.inference import predict
+from filtergroups.progress import Silent
 from filtergroups.run import Run, RunError
 from filtergroups.tables import results_table
 from filtergroups.training import train
@@ -355,6 +357,34 @@ def test_a_validation_part_that_is_too_small_is_one_line(tmp_path):
     split.write_text(split.read_text().replace("validation", "test"))
     with pytest.raises(DataError, match="part 'validation', found none"):
         calibrate(run, samples=0)
+
+
+def test_what_calibrate_could_not_fit_is_not_promised_again(tmp_path):
+    """With 8 labelled values no interval can be had: only more labels help. Classes of noise have no temperature."""
+    picture_table(tmp_path, count=60, missing=False)
+    table, split = tmp_path / "labels.csv", tmp_path / "labels.split.csv"
+    rows = read(table)
+    random = torch.randint(0, 2, (len(rows),), generator=generator(1)).tolist()
+    for row, kind in zip(rows, random, strict=True):
+        row["pattern"] = ("plain", "striped")[kind]
+    tree = table_tree(tmp_path, table, epochs=4, learning_rate=0.01)
+    prepare_data(make_config(tree), Silent().preparing)  # draws the split
+    validation = [row["file"] for row in read(split) if row["split"] == "validation"]
+    for row in rows:
+        row["level"] = "" if row["image"] in validation[8:] else row["level"]
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    run = tmp_path / "run"
+    train(make_config(tree), run)
+    found = calibrate(run, samples=0)
+    assert set(found["tasks"]) == {"pattern"}
+    assert found["tasks"]["pattern"]["value"] == pytest.approx(BOUNDS[1], rel=1e-3)
+    assert any("equal probabilities of all classes do better" in note for note in found["notes"]), found["notes"]
+    images = sorted((tmp_path / "images").glob("*.png"))[:3]
+    (note,) = predict(run, images, tmp_path / "out.csv", samples=0).notes
+    assert note.endswith("gives 90 % intervals for level once enough of its examples are labelled for that")
 
 
 def test_scans_are_calibrated_by_voxel(tmp_path):

@@ -1,6 +1,7 @@
 """`data check` and `train` never disagree: each bad data set goes through both, and each odd one is only warned of."""
 
 import csv
+import re
 import shutil
 from pathlib import Path
 
@@ -106,6 +107,12 @@ BAD = {
     "no label at all": (cell("level", "", everywhere), "'level': expected labels in the part 'train', found none"),
     "no label to train on": (cell("level", "", in_training), "expected labels in the part 'train', found none"),
     "one class": (cell("pattern", "plain", in_training), "found one only (plain 12)"),
+    "one class anywhere": (cell("pattern", "plain", everywhere), "'pattern', found one only ('plain' in all); label"),
+    "no class anywhere": (cell("pattern", "NA", everywhere), "two classes or more of task 'pattern', found none"),
+    "two parts that are none": (
+        lambda folder: table_of(folder, lambda n, row: row.update(split="trian" if n in (4, 6) else row["split"])),
+        "2 × a split is one of ['train', 'validation', 'test'], found 'trian' (line 6), 'trian' (line 8); mend it",
+    ),
     "one number": (cell("level", "3.5", in_training), "found one only (3.5 in all)"),
     "no such column": (
         lambda folder: with_task(table_of(folder), name="colour", kind="regression"), "expected a column 'colour'",
@@ -220,6 +227,34 @@ def test_all_bad_values_of_a_task_are_named_within_bounds(tmp_path):
         "9 × a label of task 'level' is a number, found 'x0' (line 2), 'x1' (line 3), 'x2' (line 4) and 6 more"
         in problem
     )
+
+
+def test_of_one_row_everything_that_is_wrong_is_named_at_once(tmp_path):
+    tree = table_of(tmp_path, lambda n, row: row.update(image="000.png", map="small.png") if n == 0 else None,
+                    map=lambda n: "map.png", other=lambda n: "gone.png" if n in (0, 4) else "map.png")  # fmt: skip
+    for name, width in (("map", 24), ("small", 12)):
+        Image.fromarray(PLAIN[:, :width].astype(np.uint8)).save(tmp_path / "images" / f"{name}.png")
+    (tmp_path / "images" / "000.png").write_bytes(b"broken")
+    for name in ("map", "other"):
+        tree = with_task(tree, name=name, kind="image_regression")
+    text = "\n".join(check_data(make_config(tree)).problems)
+    for what in ("000.png: expected an image", "other.*000.png, 004.png"):
+        assert re.search(what, text), text
+
+
+def test_a_task_of_one_class_hides_no_other_problem(tmp_path):
+    tree = table_of(tmp_path, lambda n, row: row.update(pattern="plain", level="tall" if n == 4 else row["level"]))
+    problems = check_data(make_config(tree)).problems
+    assert len(problems) == 2, problems
+
+
+def test_a_map_that_is_missing_may_be_written_out(tmp_path):
+    tree = table_of(tmp_path, map=lambda n: "NA" if n % 5 == 0 else "map.png")
+    Image.fromarray(PLAIN.astype(np.uint8)).save(tmp_path / "images" / "map.png")
+    checked = check_data(make_config(with_task(tree, name="map", **CLASSES)))
+    assert checked.problems == []
+    row = next(line for line in checked.table.splitlines() if line.startswith("map"))
+    assert row.split()[2:4] == ["9", "3"]
 
 
 def test_batches_that_several_processes_cannot_share_are_named(tmp_path):

@@ -50,12 +50,13 @@ def test_the_groups_have_as_many_steps_whatever_share_a_split_column_trains_on(t
 
 
 def test_columns_that_are_no_labels_are_said_so(tmp_path):
-    rows = [f"{n};a.png;{n % 9}.25;{1000 + n};{n % 5},{n};{n if n % 9 else 'unknown'}" for n in range(90)]
-    tree, text = tasks_of(tmp_path, ";image;level;patient_id;comma;mixed", rows)
+    rows = [f"{n};a.png;{n % 9}.25;{1000 + n};{n % 5},{n};{n if n % 9 else 'unknown'};d{n}.tif" for n in range(90)]
+    tree, text = tasks_of(tmp_path, ";image;level;patient_id;comma;mixed;depth", rows)
     assert [task["name"] for task in tree["tasks"]] == ["level"]
     assert "# column '' looks like a running number" in text
     assert "# column 'patient_id' looks like a running number" in text
     assert "# column 'comma' has numbers with a comma: write 1.5 for 1,5" in text
+    assert "# column 'depth' holds image paths; for label maps add a task of kind 'segmentation', for real" in text
     assert "# column 'mixed' holds numbers mostly, but also 'unknown'" in text
 
 

@@ -48,11 +48,12 @@ def calibrate(
     if not corrections:
         raise DataError(f"nothing to calibrate: {notes[-1]}; enlarge that part and try again")
     save_corrections(restored.run, kind, restored.progress.step, corrections)
-    notes += [
-        f"task '{name}': the temperature is at its bound, as every example was predicted right"
-        for name, correction in corrections.items()
-        if correction.kind == "temperature" and min(correction.value / BOUNDS[0], BOUNDS[1] / correction.value) < 1.001
-    ]
+    for name, correction in corrections.items():
+        bound = f"task '{name}': the temperature is at its bound, as"
+        if correction.kind == "temperature" and correction.value < 1.001 * BOUNDS[0]:
+            notes.append(f"{bound} every example, or nearly every one, was predicted right")
+        if correction.kind == "temperature" and correction.value > BOUNDS[1] / 1.001:
+            notes.append(f"{bound} equal probabilities of all classes do better")
     return {
         "kind": kind, "samples": samples, "checkpoint": checkpoint, "step": restored.progress.step, "part": part,
         "notes": notes,

@@ -20,6 +20,8 @@ def in_words(
         why = "every kernel is fixed, so that all passes are the same" if fixed else "there is one pass"
         more = f" for {', '.join(reals)}" if corrected else ""
         more += " and corrects probabilities" if len(reals) < len(without) else ""
+        # Others were corrected, so these could not be.
+        more += " once enough of its examples are labelled for that" if corrected else ""
         return f"no spread: {why}; {because}{remedy} gives 90 % intervals{more}"
     if corrected:
         return f"{_things(classes)} are corrected, but not those of {', '.join(without)}"

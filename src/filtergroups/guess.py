@@ -150,7 +150,8 @@ def _task(key: str, values: list[str], trained: Sequence[int]) -> Guess | str:
     numbers = [number for value in present if (number := number_of(value)) is not None]
     column = f"# column '{shown(key)}'"
     if present and all(value.lower().endswith(IMAGE_ENDINGS) for value in present):
-        return f"{column} holds image paths; for label maps add a task of kind 'segmentation'"
+        kinds_of_maps = "for label maps add a task of kind 'segmentation', for real values 'image_regression'"
+        return f"{column} holds image paths; {kinds_of_maps}, and take network 'highresnet'"
     if len(kinds) < 2:
         return f"{column} has {len(kinds)} distinct value(s): nothing to learn"
     if not key or (len(numbers) == len(present) and re.split(r"[^a-z]+", key.lower())[-1] in IDENTIFIERS):

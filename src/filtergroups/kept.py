@@ -61,6 +61,7 @@ class Result(Kept):
     split: Literal["train", "selection", "validation", "test"]
     samples: Passes
     checkpoint: Name
+    step: Count | None = None  # of the checkpoint; None: of an earlier version
     data: Text | None
     statistics: Literal["batch", "running", "recalibrated"] = "recalibrated"
     examples: Count

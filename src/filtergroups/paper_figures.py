@@ -23,6 +23,7 @@ from filtergroups.reporting.examples import Example, look
 from filtergroups.reporting.flow import Band, flow
 from filtergroups.reporting.learned import with_network
 from filtergroups.reporting.predictions import in_full, map_pixels
+from filtergroups.reporting.scores import in_order
 from filtergroups.reporting.simplex import probabilities_figure, trajectories_figure
 from filtergroups.reporting.slices import look_at_scans
 from filtergroups.run import RunError
@@ -272,7 +273,7 @@ def calibration_figure(record: Record) -> Figure | None:
     """Reliability diagrams of the classes, where they were measured."""
     bins = {
         task: found["bins"]
-        for result in record.results
+        for result in reversed(in_order(record))  # what the report shows first is kept
         for task, found in result.get("calibration", {}).items()
         if found.get("bins")
     }

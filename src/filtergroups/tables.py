@@ -73,7 +73,10 @@ def _natural(text: str) -> tuple[int, str]:
 
 
 def _mean(value: dict[str, float] | None) -> str:
-    return "–" if value is None else f"{value['mean']:.3f} ± {value['std']:.3f}"
+    """Over the patients; one alone has no deviation."""
+    if value is None:
+        return "–"
+    return f"{value['mean']:.3f}" + (f" ± {value['std']:.3f}" if value["patients"] > 1 else "")
 
 
 def _number(value: float | None) -> str:

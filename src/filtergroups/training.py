@@ -339,7 +339,7 @@ class Trainer:
         samples = SAMPLES if self.network.is_random else 0
         results = measure(
             self.network, self.validation, batch_size=self.training.batch_size, samples=samples,
-            seed=seed_for(self.config.seed, done, "validation"),
+            seed=self.config.seed,  # that of `evaluate`, so that both say the same of a checkpoint
             temperature=temperature_at(done, self.fixed_from, self.config.temperature),
             statistics=norms, most=self.training.validate_examples, device=self.fabric.device,
         )  # fmt: skip

@@ -1,6 +1,8 @@
 """An image has one answer, wherever it is shown: evaluate, predict, report, figures, ONNX and the log agree."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,28 @@ def test_a_report_s_images_are_those_of_the_table(table, truth, tmp_path):
     assert f"by {passes}:" in "".join(tiles.words)
 
 
+def test_a_report_s_first_numbers_are_of_the_network_that_it_shows(table, tmp_path):
+    """Not those of other norms, nor of a best checkpoint that training has replaced since: these are named as such."""
+    run = Run(shutil.copytree(table.run, tmp_path / "run"))
+    measured = {**table.result, "step": table.result["step"] - 1}
+    others = [{**table.result, "statistics": "batch"}, {**table.result, "checkpoint": "last"}]
+    validation = next(result for result in run.results() if result["split"] == "validation")
+    run.write("results.json", json.dumps([measured, *others, validation]).encode())
+    text = fg.report(run.path, tmp_path / "report.html", examples=1).read_text()
+    samples = {"sampled": "4 passes", "fixed": "the mode network"}[table.kind]
+    for part in ("summary", "calibration"):
+        found = re.findall(r"(\w+ part, \d+ examples, [^<\"]*)", section_of(text, part))
+        first, rest = found[0], "; ".join(found[1:])
+        assert first == f"validation part, {validation['examples']} examples, {samples}"
+        now = f"the best checkpoint is now of step {table.result['step']}"
+        for words in ("norms of the batch", "checkpoint last", f"of step {measured['step']}: {now}"):
+            assert words in rest, words
+    assert f"From the test part, by {samples}:" in section_of(text, "predictions")
+    again = section_of(text, "summary")
+    assert "--statistics batch" in again
+    assert "--checkpoint last" in again
+
+
 def test_figures_show_the_same_images(table, truth, tmp_path, monkeypatch):
     titles = []
 
@@ -121,6 +145,16 @@ def test_validations_on_the_way_say_what_they_were_by(table):
     expected = {("batch", 4)} if table.kind == "sampled" else {("batch", 4), ("batch", 0)}
     assert {(entry["norms"], entry["samples"]) for entry in entries} == expected
     assert "(norms of the batch, 4 passes)" in (table.run / "log.txt").read_text()
+
+
+def test_a_validation_on_the_way_is_evaluate_s_of_that_checkpoint(table, tmp_path):
+    run = Run(shutil.copytree(table.run, tmp_path / "run"))
+    last = [entry for entry in run.metrics() if entry["kind"] == "validation"][-1]
+    how = {"samples": last["samples"], "statistics": last["norms"]}
+    result = fg.evaluate(run.path, split="validation", checkpoint="last", **how)
+    assert result["step"] == last["step"]
+    for task, metrics in last["results"].items():
+        assert metrics == pytest.approx(result["tasks"][task], rel=1e-6), task
 
 
 def test_results_are_kept_with_their_step_and_norms(table):

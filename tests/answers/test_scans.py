@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import filtergroups as fg
+from filtergroups.tables import results_table
 from tests.answers.reading import dice, same, section_of, volume
 
 TOLD = r"<h3>(\S+) · .*?On the whole scan: ct PSNR \(dB\) \S+, ct mean abs. error ([\d.]+), organs Dice ([\d.]+)\."
@@ -28,6 +29,13 @@ def test_scores_are_those_of_the_volumes(scans, tmp_path):
         assert float(overlap) == pytest.approx(overlaps[name], abs=6e-4)
     if len(shown) > 1:
         assert shown[1][0] in scans.names
+
+
+def test_only_several_patients_have_a_deviation(scans):
+    results = [scans.result, *(fg.evaluate(scans.run, split=part, samples=1) for part in ("validation", "train"))]
+    assert {result["examples"] > 1 for result in results} == {True, False}
+    for result in results:
+        assert ("±" in results_table(result)) == (result["examples"] > 1)
 
 
 def test_the_number_at_the_end_of_a_training_is_evaluate_s(scans):

@@ -111,6 +111,12 @@ def class_labels(
             "mend the labels, or set classes"
         )
         index = {value: n for value, n in index.items() if n < entry.classes}
+    if known is None and entry.classes is None and len(classes) < 2:
+        found = f"one only ({classes[0]!r} in all)" if classes else "none"
+        raise DataError(
+            f"{table}: expected labels of two classes or more of task '{entry.name}', found {found}; label some, set "
+            "labels, or leave the task out"
+        )
     _say_which_names_are_alike(entry, classes, table, findings)
     return torch.tensor([index.get(value, -1) for value in values]), classes
 
@@ -147,7 +153,7 @@ def map_labels(
     wrong: dict[int, str] = {}
     paths: dict[int, Path] = {}
     for row, value in enumerate(values):
-        if value:
+        if value.lower() not in MISSING:
             try:
                 paths[row] = image_path(config.root, value)
             except DataError as error:

@@ -192,7 +192,7 @@ def _values(image: Image.Image, size: int) -> Array:
         if values.dtype.kind in "iu" and not np.array_equal(kept.astype(np.int64), values):
             raise DataError("expected values that 32-bit floats hold, found whole numbers above 16,777,216; scale them")
     if np.isinf(kept).any():
-        raise DataError("expected finite values (NaN: missing), found infinite ones; mend them")
+        raise DataError("expected finite values (NaN: missing), found infinite ones")
     if kept.shape == (size, size):
         return kept
     return np.asarray(Image.fromarray(kept).resize((size, size), Image.Resampling.BILINEAR))

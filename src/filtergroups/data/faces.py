@@ -109,7 +109,7 @@ def load_faces(
     data = image_data(
         config,
         images,
-        bad,
+        {n: [reason] for n, reason in bad.items()},
         unread,
         names,
         [split[name] for name in names],

@@ -1,6 +1,6 @@
 """Images of a data set: normalised and augmented in batches."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -133,7 +133,7 @@ def with_normalisation(data: Data, constants: dict[str, Any]) -> Data:
 def image_data(
     config: ImageData,
     images: Pixels,
-    bad: dict[int, str],
+    bad: Mapping[int, Sequence[str]],
     outside: Collection[int],
     names: Sequence[str],
     split: Sequence[str],
@@ -148,13 +148,15 @@ def image_data(
 ) -> Data:
     """Images with their labels as parts of a data set; without constants normalisation is learned from `train`.
 
-    bad: what is wrong with which image; such images are left out, which is a problem or none as the config says.
+    bad: all that is wrong with which image and its maps; such images are left out, which is a problem or none as the
+    config says.
     outside: images that are left out as well, whose problem is known.
     """
     say = findings.problem if config.on_bad_image == "refuse" else findings.warning
     remedy = 'mend them or set data.on_bad_image = "skip"' if config.on_bad_image == "refuse" else "left out"
-    for row, reason in bad.items():
-        say(reason, names[row], remedy=remedy)
+    for row, reasons in bad.items():
+        for reason in reasons:
+            say(reason, names[row], remedy=remedy)
     without = {*bad, *outside}
     of_part = {part: [row for row, own in enumerate(split) if own == part and row not in without] for part in parts}
     if constants is None:
@@ -175,13 +177,13 @@ def image_data(
 
 
 def _say_why_nothing_is_left(
-    config: ImageData, bad: dict[int, str], names: Sequence[str], split: Sequence[str], findings: Findings
+    config: ImageData, bad: Mapping[int, Sequence[str]], names: Sequence[str], split: Sequence[str], findings: Findings
 ) -> None:
     """Without training images there is nothing to learn normalisation from, nor anything else."""
     unread = [row for row, own in enumerate(split) if own == "train" and row in bad]
     if unread:
         findings.problem(
-            f"{config.root / names[unread[0]]}: {bad[unread[0]]}, and none of the {len(unread)} images of the "
+            f"{config.root / names[unread[0]]}: {bad[unread[0]][0]}, and none of the {len(unread)} images of the "
             "part 'train' can be read; check data.root"
         )
     elif "train" not in split:

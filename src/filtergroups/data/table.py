@@ -82,9 +82,9 @@ def load_table(
     if {"train", SELECTION} & set(parts):
         groups = column(rows, config.group_column, config.table) if config.group_column else names
         split = with_selection(split, config.selection, seed, dict(zip(names, groups, strict=True)))
-    images, bad = decoded(paths, config.size, config.channels, config.cache, progress=progress)
+    images, unread = decoded(paths, config.size, config.channels, config.cache, progress=progress)
     outside = {row for row, path in enumerate(paths) if path == config.root}
-    bad = {row: reason for row, reason in bad.items() if row not in outside}
+    bad = {row: [reason] for row, reason in unread.items() if row not in outside}
     known = dict((constants or {}).get("classes", {}))
     made: list[Task] = []
     labels: dict[str, Any] = {}
@@ -99,7 +99,8 @@ def load_table(
                 labels[entry.name], classes = class_labels(entry, values, classes, config.table, found)
             else:
                 labels[entry.name], wrong = map_labels(entry, values, paths, config, found, progress)
-                bad.update(wrong)
+                for row, reason in wrong.items():
+                    bad.setdefault(row, []).append(reason)
             if classes is not None:
                 class_names[entry.name] = classes
             made.append(entry.task(len(classes) if classes else None))
@@ -172,11 +173,15 @@ def table_split(
         return dict.fromkeys(names, config.part)
     if config.split_column is not None:
         values = column(rows, config.split_column, config.table)
+        unknown = Findings()
+        for number, value in enumerate(values, start=2):
+            if part_named(value) is None:
+                where, what = f"line {number}", f"a split is one of {list(SPLITS)}"
+                unknown.problem(what, where, found=repr(value), remedy="mend it", file=str(config.table))
+        unknown.refuse()
         parts: dict[str, str] = {}
         for number, (name, value) in enumerate(zip(names, values, strict=True), start=2):
-            part = part_named(value)
-            if part is None:
-                raise DataError(f"{config.table}, line {number}: a split is one of {list(SPLITS)}, found {value!r}")
+            part = part_named(value) or ""
             if parts.setdefault(name, part) != part:
                 raise DataError(
                     f"{config.table}, line {number}: expected each image in one part, found {name!r} in {parts[name]} "

@@ -6,7 +6,7 @@ from typing import Any
 from filtergroups.palette import task_colour
 from filtergroups.reporting.collect import Record
 from filtergroups.reporting.html import Html, joined, note, section, table, tag
-from filtergroups.reporting.scores import measured_on
+from filtergroups.reporting.scores import in_order, measured_on
 
 COVERED = 0.9  # the interval that real values are measured by
 NO_INTERVAL = "no interval"  # one pass has no spread, and no correction was fitted
@@ -15,7 +15,7 @@ NO_INTERVAL = "no interval"  # one pass has no spread, and no correction was fit
 def calibration_section(record: Record, key: str) -> Html | None:
     if record.run is None:
         return None
-    measured = [result for result in record.results if result.get("calibration")]
+    measured = [result for result in in_order(record) if result.get("calibration")]
     title = "Do its uncertainties hold?"
     lead = (
         f"Intervals of {COVERED:.0%} are to hold the truth in {COVERED:.0%} of all cases; of answers given with "
@@ -29,7 +29,7 @@ def calibration_section(record: Record, key: str) -> Html | None:
     parts: list[Any] = []
     for n, result in enumerate(measured):
         shown = _of_result(record, result)
-        parts += shown if n == 0 else [tag("details", tag("summary", measured_on(result)), *shown)]
+        parts += shown if n == 0 else [tag("details", tag("summary", measured_on(record, result)), *shown)]
     corrections = _corrections(record.calibration)
     how = tag("code", f"filtergroups calibrate {folder} && filtergroups evaluate {folder}")
     parts.append(corrections or note("Before any correction; to correct it on the validation part: ", how))
@@ -50,7 +50,7 @@ def _of_result(record: Record, result: dict[str, Any]) -> list[Html]:
             classes.append([task, _number(found["ece"]), _number(found.get("ece_corrected"))])
         if found.get("bins"):
             pictures.append(reliability(task, found["bins"], colours.get(task, "#888888")))
-    where = measured_on(result)
+    where = measured_on(record, result)
     parts = []
     if any(row[1] != NO_INTERVAL for row in real):
         head = ["", "coverage before", "after", "width before", "after"]

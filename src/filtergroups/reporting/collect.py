@@ -1,5 +1,6 @@
 """What a run folder says, as plain data; nothing here needs the network or its data set."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from filtergroups.baselines import METHODS
+from filtergroups.checkpoint import load_checkpoint
 from filtergroups.config import Config, FacesData, ScansData, TableData
 from filtergroups.correction import read_corrections
 from filtergroups.exporting import read_exports
@@ -91,6 +93,7 @@ class Record:
     results: list[dict[str, Any]] = field(default_factory=list)
     calibration: dict[str, Any] = field(default_factory=dict)
     exports: list[dict[str, Any]] = field(default_factory=list)
+    best_step: int | None = None  # of the best checkpoint; None: there is none that can be read
     log: list[tuple[datetime, str]] = field(default_factory=list)
     mixing: tuple[NDArray[np.float32], ...] | None = None  # of cross-stitch, by layer: tasks × tasks
 
@@ -144,9 +147,16 @@ def record_of_run(path: Path) -> Record:
         results=run.results(),
         calibration=read_corrections(run),
         exports=read_exports(run),
+        best_step=_best_step(run),
         log=read_log(run),
         problems=[problem] if problem else [],
     )
+
+
+def _best_step(run: Run) -> int | None:
+    with contextlib.suppress(RunError):
+        return load_checkpoint(run.checkpoint("best"))[0].step
+    return None
 
 
 def record_of_network(network: GroupedNetwork, name: str = "network") -> Record:

@@ -45,16 +45,12 @@ class Scored:
 
 
 def scored(record: Record) -> list[Scored]:
-    """What was measured: the evaluations, test first and of what predicts first; else the last validation."""
-    order = {"test": 0, "validation": 1, "selection": 1, "train": 2}
-
-    def place(found: dict[str, Any]) -> tuple[Any, ...]:
-        used = _is_best(found) and _norms(found) == "recalibrated"
-        return found["data"] is not None, order.get(found["split"], 3), not used, -found["samples"]
-
-    results = sorted(record.results, key=place)
-    if results:
-        return [Scored(measured_on(found), list(_scores(found)), found["samples"], found) for found in results]
+    """What was measured: the evaluations, in their order; else the last validation."""
+    if record.results:
+        return [
+            Scored(measured_on(record, found), list(_scores(found)), found["samples"], found)
+            for found in in_order(record)
+        ]
     validations = record.entries("validation")
     if not validations:
         return []
@@ -65,17 +61,38 @@ def scored(record: Record) -> list[Scored]:
     return [Scored(f"{part} at step {last['step']:,}{how}", list(_scores(found)), 0, found, evaluated=False)]
 
 
+def in_order(record: Record) -> list[dict[str, Any]]:
+    """The evaluations: on the run's own data first, then those of the network that the page shows, then test first."""
+    order = {"test": 0, "validation": 1, "selection": 1, "train": 2}
+
+    def place(found: dict[str, Any]) -> tuple[Any, ...]:
+        shown = _is_best(found) and _is_current(record, found) and _norms(found) == "recalibrated"
+        return found["data"] is not None, not shown, order.get(found["split"], 3), -found["samples"]
+
+    return sorted(record.results, key=place)
+
+
 def _is_best(result: dict[str, Any]) -> bool:
     return bool(result.get("checkpoint", "best") == "best")
+
+
+def _is_current(record: Record, result: dict[str, Any]) -> bool:
+    """Is the best checkpoint still the one that was measured? A run that was resumed may have another."""
+    return None in (record.best_step, result.get("step")) or bool(result["step"] == record.best_step)
 
 
 def _norms(result: dict[str, Any]) -> str:
     return str(result.get("statistics", "recalibrated"))
 
 
-def measured_on(result: dict[str, Any]) -> str:
+def measured_on(record: Record, result: dict[str, Any]) -> str:
     data = f" of {result['data']}" if result["data"] else ""
-    checkpoint = "" if _is_best(result) else f", checkpoint {result['checkpoint']}"
+    if not _is_best(result):
+        checkpoint = f", checkpoint {result['checkpoint']}"
+    elif _is_current(record, result):
+        checkpoint = ""
+    else:
+        checkpoint = f", of step {result['step']:,}: the best checkpoint is now of step {record.best_step:,}"
     norms = "" if _norms(result) == "recalibrated" else f", {NORMS[_norms(result)]}"
     passes = passes_in_words(result["samples"])
     return f"{result['split']} part{data}, {result['examples']} examples, {passes}{norms}{checkpoint}"

@@ -179,6 +179,9 @@ def again(record: Record) -> Html | None:
     lines = [f"filtergroups train {folder}/config.toml --run {shlex.quote(str(record.run.path) + '-again')}"]
     for result in record.results:
         more = f" --data {shlex.quote(result['data'])}" if result["data"] else ""
+        for option, usual in (("checkpoint", "best"), ("statistics", "recalibrated")):
+            if (found := result.get(option, usual)) != usual:
+                more += f" --{option} {shlex.quote(found)}"
         lines.append(
             f"filtergroups evaluate {shlex.quote(str(record.run.path) + '-again')} --split {result['split']} "
             f"--samples {result['samples']}{more}"
