@@ -33,7 +33,12 @@ class Case:
         return dict(zip(self.names, rows_of(self.out), strict=True))
 
 
+MADE: dict[tuple[str, Path], Case] = {}  # pytest makes a fixture anew whenever its parameter comes back
+
+
 def made(kind: str, data: Path, tree: dict[str, Any], split: Path, images: Path, suffix: str) -> Case:
+    if (kind, data) in MADE:
+        return MADE[kind, data]
     how = {"finetune_epochs": 1, "probability_factor": 50} if kind == "fixed" else {}
     run = data / kind
     train(make_config({**tree, "training": {**tree["training"], **how}}), run)
@@ -43,7 +48,8 @@ def made(kind: str, data: Path, tree: dict[str, Any], split: Path, images: Path,
     assert result["examples"] == len(names)
     files = [images / name for name in names]
     fg.predict(run, files, data / f"{kind}{suffix}", samples=PASSES)
-    return Case(kind, run, data, names, files, data / f"{kind}{suffix}", result)
+    MADE[kind, data] = Case(kind, run, data, names, files, data / f"{kind}{suffix}", result)
+    return MADE[kind, data]
 
 
 @pytest.fixture(scope="session", params=("sampled", "fixed"))

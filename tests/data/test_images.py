@@ -122,6 +122,7 @@ def test_a_seeded_split_is_written_reused_and_keeps_groups_together(table):
     assert all(len(parts) == 1 for parts in of_subject.values())
     assert sum(len(part) for part in data.parts.values()) == 60
     moved = {name: "test" if part == "validation" else part for name, part in split.items()}
+    path.unlink()
     write_split(path, moved)
     assert set(load_data(config_for(table)).parts) == {"train", "test"}
 

@@ -63,8 +63,11 @@ def _threads() -> int:
 
 
 def _trained(folder: Path, report: Reporter) -> dict[str, Any]:
+    from filtergroups.data.load import prepare_data
+    from filtergroups.run import Run
     from filtergroups.training import resume
 
+    prepare_data(Run.open(folder).config(), report.preparing)  # the config is the experiment's own
     resume(folder, report=report)  # a folder that holds a config only is begun
     return {}
 
