@@ -17,7 +17,10 @@ from filtergroups.reporting.flow import flow
 from filtergroups.reporting.published import published_for
 from filtergroups.run import Run, RunError
 from filtergroups.writing import write_atomically
+from tests.answers.reading import Tiles, tested
+from tests.answers.reading import rows_of as rows_of_table
 from tests.laws import randomise
+from tests.reporting import runs
 
 
 def test_a_page_asks_for_nothing_and_is_small(pages):
@@ -230,3 +233,23 @@ def test_without_calibration_it_says_how_to_get_it(pages):
 
 def test_the_same_run_gives_the_same_page(sfg, tmp_path):
     assert fg.report(sfg, tmp_path / "a.html").read_bytes() == fg.report(sfg, tmp_path / "b.html").read_bytes()
+
+
+def test_the_worst_are_chosen_and_counted_among_the_labelled(tmp_path):
+    table = runs.picture_table(tmp_path, count=40)
+    run = runs.train_table(tmp_path, tmp_path / "run", epochs=1)
+    names = tested(table.with_suffix(".split.csv"))
+    rows = rows_of_table(table)
+    for row in rows:
+        if row["image"] in names:
+            row["pattern"] = ""
+    of = sum(row["image"] in names and row["level"] != "" for row in rows)
+    assert 0 < of < len(names)
+    table.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]))
+    text = fg.report(run, tmp_path / "report.html", split="test", samples=0).read_text()
+    tiles = Tiles(text)
+    assert {heading: len(found) for heading, found in tiles.found.items()} == {
+        "Some, drawn at random": len(names),
+        f"The worst for level, of {of} labelled examples": of,
+    }
+    assert f"None of the {len(names)} examples has a label of pattern." in text

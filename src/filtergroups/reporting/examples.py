@@ -45,6 +45,7 @@ class Looked:
     count: int
     some: list[Example]
     worst: dict[str, list[Example]]  # by task
+    labelled: dict[str, int]  # by task, how many the worst are chosen from
 
 
 def look(evidence: Evidence, *, count: int) -> Looked:
@@ -63,12 +64,13 @@ def look(evidence: Evidence, *, count: int) -> Looked:
             ]
             image = unnormalised(batch.images[n], restored.progress.constants)
             found.append(Example(part.name(index), image, shown))
-    worst = {}
+    worst, count_of = {}, {}
     for place, task in enumerate(predictor.tasks):
         labelled = [(example.answers[place].error, example) for example in found]
         known = [(error, example) for error, example in labelled if error is not None]
+        count_of[task.name] = len(known)
         worst[task.name] = [example for _, example in sorted(known, key=lambda pair: -pair[0])[:count]]
-    return Looked(len(found), found[:count], worst)
+    return Looked(len(found), found[:count], worst, count_of)
 
 
 def _shown(task: Task, answer: Answer, label: Tensor, names: dict[str, list[str]]) -> Shown:

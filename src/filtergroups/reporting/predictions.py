@@ -41,7 +41,12 @@ def _images(evidence: Evidence, predictor: Predictor, album: Album, *, examples:
     try:
         parts.append(tag("div", *(_tile(example, album) for example in looked.some), class_="tiles"))
         for task, worst in looked.worst.items():
-            parts.append(tag("h3", f"The worst for {task}, of {looked.count} examples"))
+            labelled = looked.labelled[task]
+            if not labelled:
+                parts.append(note(f"None of the {looked.count} examples has a label of {task}."))
+                continue
+            examples_of = "examples" if labelled == looked.count else "labelled examples"
+            parts.append(tag("h3", f"The worst for {task}, of {labelled} {examples_of}"))
             parts.append(tag("div", *(_tile(example, album) for example in worst), class_="tiles"))
     except AlbumFull:
         parts.append(too_large())
