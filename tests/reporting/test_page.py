@@ -129,6 +129,19 @@ def test_another_input_shows_other_activations(browser, pages):
         assert page.evaluate(shown) != before
 
 
+def test_all_that_is_mixed_is_seen_at_once(browser, tmp_path):
+    """Names of two words are no reason to scroll; and a fact that is alone in its row has no grey beside it."""
+    tasks = [fg.Regression(name) for name in ("length of foot", "price (euro)", "n")]
+    for method in ("cross_stitch", "sfg"):
+        path = fg.report(fg.vgg11(tasks, width=0.125, method=method), tmp_path / f"{method}.html")
+        with opened(browser, path, 1100) as page:
+            hidden = "[...document.querySelectorAll('.mixing .scroll')].map(box => box.scrollWidth - box.clientWidth)"
+            assert page.evaluate(hidden) == [0] * (8 if method == "cross_stitch" else 0)
+            colours = "['.facts', '.card'].map(name => getComputedStyle(document.querySelector(name)).backgroundColor)"
+            facts, card = page.evaluate(colours)
+            assert facts == card
+
+
 def test_one_of_several_runs_is_shown(browser, pages):
     with opened(browser, pages["several"]) as page:
         assert page.locator("article.run:visible").count() == 1
