@@ -432,6 +432,25 @@ def test_what_exceeds_the_machine_is_refused_before_it_is_allocated(tmp_path, ch
         refuse_too_large(make_config(tree))
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"threads": 1024}, r"training\.threads: expected at most 32 on this machine"),
+        ({"devices": 1024, "batch_size": 1024}, r"training\.devices = 1024: as many processes need at least .* GB"),
+        ({"devices": 3, "batch_size": 8}, "a multiple of the 3 processes, found 8"),
+    ],
+)
+def test_what_no_machine_can_share_is_refused_before_processes_are_started(tmp_path, monkeypatch, settings, said):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("filtergroups.memory.machine_memory", lambda: 16_000_000_000)
+    monkeypatch.setattr("filtergroups.training.make_fabric", lambda *_: pytest.fail("processes were started"))
+    tree = table_of(tmp_path)
+    tree["training"] |= settings
+    with pytest.raises(ValueError, match=said):
+        train(make_config(tree), tmp_path / "run")
+    assert any(re.search(said, problem) for problem in check_data(make_config(tree)).problems)
+
+
 def test_the_memory_asked_for_is_a_lower_bound_of_what_training_takes(tmp_path, monkeypatch):
     """What trains here is not refused on a machine of just the memory that it really took."""
     config = make_config(table_of(tmp_path))

@@ -198,6 +198,9 @@ def test_overrides_reach_every_key_and_paths_start_at_the_file(tmp_path):
     for bad in ("training.epochs", "=3", "training..epochs=3", "seed.x=3"):
         with pytest.raises(ConfigError, match="--set"):
             load_config(file, [bad])
+    for deep in ("[" * 100_000, "{a=" * 5000):  # a parser would go after them until Python stops it
+        with pytest.raises(ConfigError, match=r"training\.epochs: expected an integer"):
+            load_config(file, [f"training.epochs={deep}"])
 
 
 def test_a_config_survives_being_written(tmp_path):

@@ -271,3 +271,36 @@ def test_memory_does_not_grow_with_the_number_of_images_that_a_file_wants_large(
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 1_000_000  # kB
+
+
+PREDICT = """
+import sys
+import filtergroups.shipped_session as bounds
+from filtergroups.cli import main
+bounds.SECONDS_AN_IMAGE = 1.0
+sys.argv[1:] = ["predict", *sys.argv[1:]]
+main()
+"""
+
+
+def test_one_step_that_takes_for_ever_ends_in_one_line(model, image, tmp_path):
+    """onnxruntime stops between steps only: a convolution of 200 × 200 over 1000 × 1000 takes it minutes."""
+
+    def endless(made):
+        pads, weight = [0, 0, 500, 500, 0, 13, 500, 500], [16, 16, 200, 200]
+        made.graph.initializer.append(helper.make_tensor("pads", TensorProto.INT64, [8], pads))
+        zeros = bytes(4 * 16 * 16 * 200 * 200)
+        made.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, weight, zeros, raw=True))
+        made.graph.node.insert(0, helper.make_node("Pad", ["images", "pads"], ["large"]))
+        made.graph.node.insert(1, helper.make_node("Conv", ["large", "w"], ["slow"]))
+        made.graph.node.insert(2, helper.make_node("ReduceMax", ["slow"], ["most"], keepdims=1))
+        made.graph.node.insert(3, helper.make_node("Add", ["images", "most"], ["used"]))
+        for node in made.graph.node[4:]:
+            node.input[:] = ["used" if name == "images" else name for name in node.input]
+
+    path = changed(model, tmp_path / "slow.onnx", endless)
+    command = [sys.executable, "-c", PREDICT, path, *[image] * 4, "-o", tmp_path / "out.csv"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: the ONNX file takes more than 4 s for 4 images")
+    assert "Traceback" not in done.stderr

@@ -147,6 +147,14 @@ def test_a_pipe_in_the_place_of_a_file_does_not_hold_a_command(tmp_path):
         append(tmp_path / "log.txt", "hello\n", below=tmp_path)
 
 
+def test_what_cannot_be_written_is_said_of_the_file_that_was_meant(tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        write_atomically(tmp_path / "out", b"1")
+    assert caught.value.filename == str(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_written_files_have_the_rights_of_the_users_umask(tmp_path):
     before = os.umask(0o027)
     try:

@@ -87,11 +87,8 @@ def refuse_untrainable(config: Config, data: Data) -> None:
 
 def try_network(config: Config, data: Data, batch: Batch) -> GroupedNetwork:
     """Build the network and make one pass as training does: what does not fit is an error here."""
+    refuse_uneven(config)
     processes = _processes(config)
-    if config.training.batch_size % processes:
-        raise RunError(
-            f"training.batch_size: expected a multiple of the {processes} processes, found {config.training.batch_size}"
-        )
     network = build_network(config, data).train()
     weighted = TaskWeights([task.name for task in data.tasks], config.training)
     start = max(config.temperature.start, config.temperature.floor)
@@ -114,6 +111,15 @@ def try_network(config: Config, data: Data, batch: Batch) -> GroupedNetwork:
         if not math.isfinite(loss.item()):
             raise DataError(f"the loss of task '{name}' is {loss.item()} at the first batch; set its scale and offset")
     return network
+
+
+def refuse_uneven(config: Config) -> None:
+    """Refuse a batch that its processes cannot share evenly: those there are, or those that the config asks for."""
+    processes = _processes(config)
+    if config.training.batch_size % processes:
+        raise RunError(
+            f"training.batch_size: expected a multiple of the {processes} processes, found {config.training.batch_size}"
+        )
 
 
 def _processes(config: Config) -> int:

@@ -1,7 +1,6 @@
 """A config as a TOML file: what it extends, what overrides it, its checks and its paths."""
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,8 +126,8 @@ def apply_override(tree: dict[str, Any], text: str) -> None:
         if not isinstance(node, dict):
             raise ConfigError(f"--set {text}: '{part}' is a value, not a section; check the key")
     try:
-        node[path[-1]] = tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
+        node[path[-1]] = parse_toml(f"x = {value}")["x"]
+    except ValueError:  # no TOML, or too much of it
         node[path[-1]] = value.strip()
 
 

@@ -7,13 +7,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from filtergroups.config import Config, ConfigError, FacesData, PatchData, TableData
+from filtergroups.config import Config, ConfigError, FacesData, PatchData, TableData, TrainingConfig
 from filtergroups.networks.highresnet import HighResNet
 from filtergroups.networks.vgg import VGG11
 
 FLOAT = 4  # bytes
 COPIES = 4  # of a weight: itself, its gradient and Adam's two moments
 KEPT = 2  # of each convolution's output for the way back: as it is, and normalised
+PROCESS = 300_000_000  # bytes of a process that has done no more than import torch
+THREADS_A_CORE = 16  # some more than cores do no harm; with hundreds a step takes minutes
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -30,7 +32,8 @@ def machine_memory() -> int | None:
 
 
 def refuse_too_large(config: Config) -> None:
-    """Refuse a config whose training needs more memory than there is, by a lower bound of what it needs."""
+    """Refuse a config whose training needs more than there is, memory by a lower bound of what it needs."""
+    _refuse_too_many(config.training)
     have = _memory_of(config)
     weights, activations = _weights(config), _activations(config)
     if have is None or weights + activations <= have:
@@ -46,6 +49,21 @@ def refuse_too_large(config: Config) -> None:
         f"{_gigabytes(weights + activations)} of memory ({_gigabytes(weights)} for weights), "
         f"found {_gigabytes(have)}; lower {lower}"
     )
+
+
+def _refuse_too_many(training: TrainingConfig) -> None:
+    """Refuse threads that the machine has no cores for, and processes that it has no memory for."""
+    most, have = THREADS_A_CORE * (os.cpu_count() or 1), machine_memory()
+    if training.threads is not None and training.threads > most:
+        raise ConfigError(
+            f"training.threads: expected at most {most} on this machine ({THREADS_A_CORE} a core), found "
+            f"{training.threads}; lower it"
+        )
+    if training.devices > 1 and have is not None and training.devices * PROCESS > have:
+        raise ConfigError(
+            f"training.devices = {training.devices}: as many processes need at least "
+            f"{_gigabytes(training.devices * PROCESS)} of memory, found {_gigabytes(have)}; lower it"
+        )
 
 
 def refuse_large_network(config: Config) -> None:

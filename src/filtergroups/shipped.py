@@ -13,7 +13,7 @@ from filtergroups.data.decoding import SUFFIXES, normalised_array
 from filtergroups.data.errors import DataError
 from filtergroups.listing import Predicted, found_files, predict_table, prepare_output
 from filtergroups.shipped_model import About, looked_through, refuse_outputs
-from filtergroups.shipped_session import OutOfBounds, bounded_session, run_bounded
+from filtergroups.shipped_session import OutOfBounds, TooSlow, bounded_session, run_bounded
 
 CLASSES, MAPS = ("Classification", "Segmentation"), ("Segmentation", "ImageRegression")  # kinds of tasks
 Array = np.ndarray[Any, Any]
@@ -38,7 +38,7 @@ class Shipped:
         try:
             found = dict(zip(names, run_bounded(self.session, names, images), strict=True))
         except OutOfBounds as error:
-            if len(images) == 1:
+            if len(images) == 1 or isinstance(error, TooSlow):
                 raise DataError(f"the ONNX file {error}; export the run again, or predict smaller images") from None
             middle = len(images) // 2
             parts = [self.outputs(images[:middle]), self.outputs(images[middle:])]

@@ -14,6 +14,10 @@ class OutOfBounds(ValueError):
     """A network that cannot run, or not within its bounds."""
 
 
+class TooSlow(OutOfBounds):
+    """A network that takes longer than it may: fewer images at once would not help."""
+
+
 def bounded_session(content: bytes) -> Any:
     """A session whose tensors have bounded memory. Nothing is computed ahead of a run, which can be stopped."""
     import onnxruntime
@@ -47,23 +51,37 @@ def _limit_memory() -> None:
 
 
 def run_bounded(session: Any, names: list[str], images: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """The outputs of a batch, stopped where it takes longer than such a batch may."""
+    """The outputs of a batch, given up where it takes longer than such a batch may.
+
+    onnxruntime can be asked to stop between two steps only, and one step can take hours. So it runs in a thread of its
+    own, which is left behind where it does not stop; it ends with the process.
+    """
     import onnxruntime
 
     options = onnxruntime.RunOptions()
     options.log_severity_level = 4
+    found: list[np.ndarray[Any, Any]] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            found.extend(session.run(names, {"images": images}, options))
+        except Exception as error:  # noqa: BLE001  # onnxruntime raises kinds of its own that share no base
+            failed.append(error)
+
     seconds = SECONDS_AN_IMAGE * len(images)
-    alarm = threading.Timer(seconds, lambda: setattr(options, "terminate", True))
-    alarm.daemon = True
-    alarm.start()
+    runner = threading.Thread(target=run, daemon=True)
+    runner.start()
     try:
-        found: list[np.ndarray[Any, Any]] = session.run(names, {"images": images}, options)
-    except Exception as error:  # noqa: BLE001  # onnxruntime raises kinds of its own that share no base
-        if options.terminate:
-            raise OutOfBounds(f"takes more than {seconds:.0f} s for {len(images)} images") from None
-        raise OutOfBounds(f"cannot be run: {_first_line(error)}") from None
+        runner.join(seconds)
     finally:
-        alarm.cancel()
+        late = runner.is_alive()  # also after Ctrl-C
+        if late:
+            options.terminate = True
+    if late:
+        raise TooSlow(f"takes more than {seconds:.0f} s for {len(images)} images")
+    if failed:
+        raise OutOfBounds(f"cannot be run: {_first_line(failed[0])}")
     return found
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from filtergroups.baselines import METHODS
 from filtergroups.build import build_network
-from filtergroups.checking import refuse_untrainable
+from filtergroups.checking import refuse_uneven, refuse_untrainable
 from filtergroups.checkpoint import Progress, optimiser_tensors, restore, restore_optimiser, save_checkpoint
 from filtergroups.config import Config
 from filtergroups.data.load import prepare_data
@@ -48,7 +48,8 @@ def train(config: Config | AnyPath, run: AnyPath | None = None, *, report: Repor
     """
     config, run = what_and_where(config, run)
     refuse_too_large(config)
-    Run(run).refuse_begun()  # before processes are started
+    refuse_uneven(config)  # before processes are started
+    Run(run).refuse_begun()
     fabric = make_fabric(config.training, run)
     with agreeing():
         if fabric.is_global_zero:
@@ -75,6 +76,7 @@ def resume(
     opened, wish = Run.open(as_path(run)), Wish(tuple(overrides), accept_changes, checkpoint)
     config = wish.config(opened)
     refuse_too_large(config)
+    refuse_uneven(config)
     return _train(opened, config, make_fabric(config.training, opened.path), report or Silent(), wish)
 
 

@@ -76,7 +76,8 @@ def written_aside(path: Path, *, below: Path | None = None) -> Iterator[IO[bytes
             os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk is said of a file
+        # A full disk is said of a file, and that is the one that was meant.
+        if isinstance(error, OSError) and error.filename in (None, temporary, str(temporary)):
             error.filename = str(path)
         raise
 
