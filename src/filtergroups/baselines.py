@@ -78,6 +78,8 @@ def assignment_for(
     kernels: int,
     init: Initialisation | Tensor = "shared",
     generator: torch.Generator | None = None,
+    *,
+    pooled: bool = False,
 ) -> Assignment:
     """The assignment of K kernels under a method; init matters to a learned one only."""
     if method.start is not None:
@@ -87,4 +89,4 @@ def assignment_for(
         probabilities = init.expand(kernels, -1) if init.ndim == 1 else init
     else:
         probabilities = initial_probabilities(family, kernels, init, generator)
-    return Assignment(family, probabilities, method.kind)
+    return Assignment(family, probabilities, method.kind, pooled=pooled)

@@ -146,6 +146,25 @@ class GroupedNetwork(nn.Module):
                 merged.append(leaf.dense(self.family.containing(task.name)))
         return tree_unflatten(merged, tree)
 
+    def fix(self, how: Literal["mode", "proportions"] = "mode") -> None:
+        """Put every kernel in one group for good: the most probable, or so that each group gets its part by mean p.
+
+        `proportions` is for weights that begin anew afterwards; weights that stay know their kernels' modes. Where groups
+        had banks of their own (`own_banks`), each kernel keeps what its group has trained. Parameters of the layers are
+        new objects then: make the optimiser anew.
+        """
+        if how not in ("mode", "proportions"):
+            raise ValueError(f"how is 'mode' or 'proportions', found {how!r}; choose one")
+        for assignment in self.assignments():
+            assignment.fix(assignment.by_proportions() if how == "proportions" else None)
+        self.join_banks()
+
+    def join_banks(self) -> None:
+        """One bank of kernels a layer, where each group had its own and every kernel is fixed in a group by now."""
+        for layer in self.grouped_layers():
+            if layer.assignment.kind == "fixed":
+                layer.join_banks()
+
     @property
     def is_random(self) -> bool:
         """Are gates sampled?"""
@@ -316,6 +335,8 @@ def lift(
     per_stream: Choice = (),
     estimator: Estimator = "soft",
     per_example: bool = False,
+    pooled: bool = False,
+    own_banks: bool = False,
     threshold: float = 1e-3,
     tie_sums: bool = True,
     merge: Literal["concat", "sum"] = "concat",
@@ -327,13 +348,16 @@ def lift(
 
     heads: a module a task that maps features to the task's output; None: the tasks' own (`hidden` units).
     method: one of `filtergroups.METHODS`. groups: `tasks+shared`, `all_subsets` or a list of task sets.
-    init: `shared`, `specific`, `random`, `mask`, or a tensor of probabilities (G, for every kernel).
+    init: `uniform`, `shared`, `specific`, `random`, `mask`, or a tensor of probabilities (G, for every kernel).
     group: which convolutions and linear layers are grouped, by name pattern(s) or predicate(name, module); None: all.
     The rest are copied for each stream (`ungrouped="per_stream"`) or shared by the streams (`"shared"`).
     per_stream: modules to leave whole and copy for each stream, whatever they hold.
     threshold: gates at or below it are not computed (0: exact). per_example: a gate for each example, not the batch.
-    tie_sums: layers whose outputs are added share one assignment. merge: how a grouped layer or head reads streams that
-    went through modules of their own. example: an image to try the backbone on, if lift cannot guess one.
+    pooled: a part of p is common to the kernels of a layer, so that they learn together what each group is worth.
+    own_banks: until `fix()`, each group trains kernels of its own, so that groups are compared by what they can do and
+    not by which came first. tie_sums: layers whose outputs are added share one assignment. merge: how a grouped layer
+    or head reads streams that went through modules of their own. example: an image to try the backbone on, if lift
+    cannot guess one.
     generator: for init="random"; None: torch's own, as for weights.
     """
     tasks = tuple(tasks)
@@ -344,7 +368,7 @@ def lift(
     lifted = lift_backbone(
         backbone,
         chosen,
-        lambda kernels: assignment_for(how, chosen, kernels, init, generator),
+        lambda kernels: assignment_for(how, chosen, kernels, init, generator, pooled=pooled),
         group=group,
         ungrouped=ungrouped,
         per_stream=per_stream,
@@ -353,6 +377,9 @@ def lift(
         example=example,
     )
     _add_stitches(how, lifted.layers)
+    if own_banks and how.kind == "learned":
+        for layer in lifted.layers:
+            layer.give_banks(len(chosen))
     if heads is None:
         width, space, like = _features(lifted)
         heads = {task.name: task.head(width, space, hidden=hidden).to(like.device, like.dtype) for task in tasks}

@@ -4,7 +4,7 @@ Pure functions do the maths; `Assignment` holds the parameters.
 """
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from filtergroups.groups.routing import Family
 
 Kind = Literal["learned", "constant", "fixed"]
 Estimator = Literal["soft", "straight_through", "gumbel_rao"]
-Initialisation = Literal["shared", "specific", "random", "mask"]
+Initialisation = Literal["uniform", "shared", "specific", "random", "mask"]
 
 RAO_DRAWS = 16  # conditional noise draws that Gumbel-Rao averages; they cost no network evaluation
 
@@ -94,6 +94,26 @@ ESTIMATORS: dict[str, Callable[[Tensor, float, torch.Generator, float], tuple[Te
 }
 
 
+def in_proportion(preferences: Tensor, shares: Tensor) -> Tensor:
+    """Assign K kernels to groups in these shares (largest remainders), the surest first: K indices.
+
+    preferences: K × G, how much each kernel is for each group.
+    """
+    kernels = len(preferences)
+    wanted = shares / shares.sum() * kernels
+    room = wanted.floor().long()
+    for group in (wanted - room).argsort(descending=True, stable=True)[: kernels - int(room.sum())].tolist():
+        room[group] += 1
+    relative = preferences / shares.clamp_min(torch.finfo(preferences.dtype).tiny)
+    assigned = torch.full((kernels,), -1)
+    for pair in relative.flatten().argsort(descending=True, stable=True).tolist():
+        kernel, group = divmod(pair, len(shares))
+        if assigned[kernel] < 0 and room[group] > 0:
+            assigned[kernel] = group
+            room[group] -= 1
+    return assigned
+
+
 def equal_parts(kernels: int, groups: tuple[int, ...]) -> Tensor:
     """Assign kernels to the given groups in equal contiguous parts: K indices, the first parts the larger."""
     return torch.tensor([groups[kernel * len(groups) // kernels] for kernel in range(kernels)], dtype=torch.long)
@@ -104,8 +124,8 @@ def initial_probabilities(
 ) -> Tensor:
     """K × G probabilities to start from, in double precision.
 
-    `shared`: the full set .6, the rest split; `specific`: the full set .1, the rest split; `random`: Dirichlet(1, …,
-    1); `mask`: equal parts at the vertices, at .99 so that a gradient exists.
+    `uniform`: the same for every group; `shared`: the full set .6, the rest split; `specific`: the full set .1, the
+    rest split; `random`: Dirichlet(1, …, 1); `mask`: equal parts at the vertices, at .99 so that a gradient exists.
     """
     groups = len(family)
     if scheme not in get_args(Initialisation):
@@ -118,6 +138,8 @@ def initial_probabilities(
     if scheme == "mask":
         probabilities = torch.full((kernels, groups), 0.01 / (groups - 1), dtype=torch.float64)
         return probabilities.scatter(1, equal_parts(kernels, tuple(range(groups))).unsqueeze(1), 0.99)
+    if scheme == "uniform":
+        return torch.full((kernels, groups), 1 / groups, dtype=torch.float64)
     of_full = {"shared": 0.6, "specific": 0.1}[scheme]
     row = torch.full((groups,), (1 - of_full) / (groups - 1), dtype=torch.float64)
     row[family.full] = of_full
@@ -143,12 +165,14 @@ class Assignment(nn.Module):
     """The grouping of K kernels: p = softplus(ρ) / Σ softplus(ρ), one row a kernel.
 
     `learned`: ρ is trained and gates are sampled; `constant`: p stays, gates are sampled; `fixed`: p is one-hot and
-    nothing is sampled.
+    nothing is sampled. pooled: ρ = (a part of each kernel) + (a part that all K have in common). What a group is
+    worth to a layer shows in the gradients of all its kernels, and hardly in those of one.
     """
 
     rho: Tensor
+    common: Tensor | None
 
-    def __init__(self, family: Family, probabilities: Tensor, kind: Kind = "learned") -> None:
+    def __init__(self, family: Family, probabilities: Tensor, kind: Kind = "learned", *, pooled: bool = False) -> None:
         super().__init__()
         if kind not in get_args(Kind):
             raise ValueError(f"an assignment is one of {list(get_args(Kind))}, found {kind!r}; choose one")
@@ -161,6 +185,8 @@ class Assignment(nn.Module):
             self.rho = nn.Parameter(_inverse_softplus(probabilities))
         else:
             self.register_buffer("rho", probabilities.clone())
+        common = torch.zeros_like(probabilities[0]) if pooled and self.kind == "learned" else None
+        self.register_parameter("common", None if common is None else nn.Parameter(common))
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -174,16 +200,20 @@ class Assignment(nn.Module):
         """K × G, rows sum to 1."""
         if self.kind != "learned":
             return self.rho
-        positive = F.softplus(self.rho)
+        positive = F.softplus(self._rho())
         return positive / positive.sum(-1, keepdim=True)
 
     def log_probabilities(self) -> Tensor:
         if self.kind != "learned":
             return self.rho.clamp_min(torch.finfo(self.rho.dtype).tiny).log()
-        positive = F.softplus(self.rho)
+        rho = self._rho()
+        positive = F.softplus(rho)
         # Far below 0 softplus(ρ) rounds to 0, and there log softplus(ρ) → ρ.
-        log_positive = torch.where(self.rho < -15, self.rho, positive.clamp_min(1e-12).log())
+        log_positive = torch.where(rho < -15, rho, positive.clamp_min(1e-12).log())
         return log_positive - positive.sum(-1, keepdim=True).log()
+
+    def _rho(self) -> Tensor:
+        return self.rho if self.common is None else self.rho + self.common
 
     def entropy(self) -> Tensor:
         """H(p) of each kernel."""
@@ -191,7 +221,15 @@ class Assignment(nn.Module):
 
     def mode(self) -> Tensor:
         """Each kernel's most probable group: K indices."""
-        return self.rho.detach().argmax(-1)
+        return self._rho().detach().argmax(-1)
+
+    def by_proportions(self) -> Tensor:
+        """K indices: each group gets its part of the kernels by the mean of p, and those that are most sure of it.
+
+        Where kernels are undecided between groups, their modes can be all the same; the mean says how many each wants.
+        """
+        p = self.probabilities().detach().double().cpu()
+        return in_proportion(p, p.mean(0)).to(self.rho.device)
 
     def fix(self, groups: Tensor | None = None) -> None:
         """Put every kernel in one group for good: the given ones (K indices), or the most probable."""
@@ -203,6 +241,7 @@ class Assignment(nn.Module):
             )
         fixed = one_hot(groups, self.rho.detach())
         del self.rho
+        self.common = None
         self.kind = "fixed"
         self.register_buffer("rho", fixed)
 
@@ -237,6 +276,11 @@ class Assignment(nn.Module):
         log_p = self.log_probabilities().expand(examples or 1, -1, -1)
         gate, soft = ESTIMATORS[estimator](log_p, temperature, generator, noise)
         return gate.transpose(1, 2), soft.transpose(1, 2)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if self.common is not None:  # networks of earlier versions have none
+            state_dict.setdefault(f"{prefix}common", torch.zeros_like(self.common))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return f"{self.kernels} kernels, {self.kind}, groups={list(self.groups)}"

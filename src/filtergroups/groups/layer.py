@@ -42,6 +42,7 @@ class GroupedConv(nn.Module):
         self.transposed = isinstance(module, _ConvTransposeNd)
         self._set_geometry(module)
         self.assignment = assignment
+        self.banks = 1
         self.stitch: nn.Module | None = None
         self.merge: ConcatMerge | None = None
         self._plan: Plan | None = None
@@ -65,8 +66,12 @@ class GroupedConv(nn.Module):
         self.convolve = partial((TRANSPOSED if self.transposed else CONVOLUTIONS)[self.spatial_dims], **where)
 
     @property
+    def kernel_axis(self) -> int:
+        return 1 if self.transposed else 0
+
+    @property
     def kernels(self) -> int:
-        return self.weight.shape[1 if self.transposed else 0]
+        return self.weight.shape[self.kernel_axis] // self.banks
 
     @property
     def channels(self) -> int:
@@ -82,11 +87,45 @@ class GroupedConv(nn.Module):
         if self.space_padding:
             streams = streams.each(lambda part: F.pad(part, self.space_padding, mode=self.padding_mode))
         if self._plan is None or not self._plan.fits(streams.pairs, pairs):
-            self._plan = plan(streams.family, streams.pairs, pairs)
+            self._plan = plan(streams.family, streams.pairs, pairs, own_banks=self.banks > 1)
         parts = convolve_streams(
-            streams, self._plan, self.weight, self.bias, self.convolve, kernel_axis=1 if self.transposed else 0
+            streams, self._plan, self.weight, self.bias, self.convolve, kernel_axis=self.kernel_axis
         )
         return Streams(parts, pairs, gates, streams.draw, self.stitch or streams.draw.late(self.assignment))
+
+    @torch.no_grad()
+    def give_banks(self, groups: int) -> None:
+        """Give every group a bank of kernels of its own, all equal at first (rows g · K … of the weights)."""
+        for name, axis in self._kernel_parameters():
+            parameter = getattr(self, name)
+            copies = [1] * parameter.ndim
+            copies[axis] = groups
+            setattr(self, name, nn.Parameter(parameter.repeat(copies), parameter.requires_grad))
+        self.banks, self._plan = groups, None
+
+    @torch.no_grad()
+    def join_banks(self) -> None:
+        """One bank again: each kernel as its own group, the most probable, has trained it."""
+        if self.banks == 1:
+            return
+        rows = self.assignment.mode() * self.kernels + torch.arange(self.kernels, device=self.weight.device)
+        for name, axis in self._kernel_parameters():
+            parameter = getattr(self, name)
+            setattr(self, name, nn.Parameter(parameter.index_select(axis, rows), parameter.requires_grad))
+        self.banks, self._plan = 1, None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # One bank of an earlier version, or of a network without banks of their own: every group begins with it.
+        for name, axis in self._kernel_parameters() if self.banks > 1 else []:
+            found, size = state_dict.get(prefix + name), getattr(self, name).shape[axis]
+            if found is not None and found.ndim > axis and found.shape[axis] * self.banks == size:
+                copies = [1] * found.ndim
+                copies[axis] = self.banks
+                state_dict[prefix + name] = found.repeat(copies)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _kernel_parameters(self) -> list[tuple[str, int]]:
+        return [("weight", self.kernel_axis)] + ([] if self.bias is None else [("bias", 0)])
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plan": None}

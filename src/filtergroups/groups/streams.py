@@ -54,6 +54,9 @@ class Run:
             self._on_device[tensor.device] = self.index.to(tensor.device)
         return tensor.index_select(axis, self._on_device[tensor.device])
 
+    def shifted(self, by: int) -> "Run":
+        return Run(self.start + by, self.size, None if self.index is None else self.index + by)
+
     def indices(self) -> Tensor:
         return torch.arange(self.start, self.start + self.size) if self.index is None else self.index
 
