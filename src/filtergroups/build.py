@@ -22,6 +22,8 @@ def build_network(config: Config, data: Data) -> GroupedNetwork:
         "init": method.init,
         "estimator": method.estimator,
         "per_example": method.per_example,
+        "pooled": method.pooled,
+        "own_banks": method.own_banks,
         "threshold": method.threshold,
         "width": config.network.width,
         "channels": data.channels,

@@ -119,8 +119,7 @@ def load_checkpoint(path: Path) -> tuple[Progress, dict[str, Tensor]]:
 def restore(network: GroupedNetwork, progress: Progress, tensors: dict[str, Tensor], path: Path) -> None:
     """Put a checkpoint's weights into a network of the same config."""
     if progress.fixed:
-        for assignment in network.assignments():
-            assignment.fix()
+        network.fix()  # in which group each kernel is, the checkpoint says
     state = {name.removeprefix("network/"): value for name, value in tensors.items() if name.startswith("network/")}
     try:
         network.load_state_dict(state)
@@ -143,6 +142,8 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tenso
         for name, value in tensors.items():
             if name.startswith("optimiser/"):
                 _, index, key = name.split("/")
+                if int(index) >= len(parameters):  # earlier versions kept p's, also of a network that is fixed
+                    continue
                 if value.shape != (() if key == "step" else parameters[int(index)].shape):
                     raise ValueError(f"'{name}' of another shape than its parameter")
                 state.setdefault(int(index), {})[key] = value

@@ -235,9 +235,17 @@ class MethodConfig(Section):
         "tasks+shared",
         description="the sets of tasks that kernels may serve: each alone and all together, every subset, or a list",
     )
-    init: Literal["shared", "specific", "random", "mask"] = Field(
+    init: Literal["uniform", "shared", "specific", "random", "mask"] = Field(
         "shared",
-        description="where p starts: mostly shared, mostly the tasks' own, at random, or at equal fixed groups",
+        description="where p starts: alike, mostly shared, mostly the tasks' own, at random, or at equal fixed groups",
+    )
+    pooled: bool = Field(
+        False, description="a part of p is common to a layer's kernels, which learn together what a group is worth"
+    )
+    own_banks: bool = Field(
+        False,
+        description="until the kernels are fixed each group trains a bank of its own, so that groups are compared by "
+        "what they can do, not by which came first; needs training.finetune_epochs",
     )
     estimator: Literal["soft", "straight_through", "gumbel_rao"] = Field(
         "soft", description="how gates are sampled in training and what gradient p gets from them"
@@ -364,6 +372,11 @@ class Config(Section):
         for key in ("mask_from", "extend"):
             if getattr(self.method, key) is not None and self.method.name != "fixed_mask":
                 raise ValueError(f"method.{key} is for the method 'fixed_mask', found '{self.method.name}'; remove it")
+        if self.method.own_banks and METHODS[self.method.name].kind == "learned" and not self.training.finetune_epochs:
+            raise ValueError(
+                "method.own_banks is for groups that are learned first and then fixed, found no "
+                "training.finetune_epochs; set those, or own_banks = false"
+            )
         if self.method.extend is not None and self.training.weight_decay:
             raise ValueError("training.weight_decay would change kernels that method.extend keeps; set it to 0")
         if self.temperature.noise_warmup and self.method.estimator == "gumbel_rao":

@@ -149,9 +149,9 @@ class GroupedNetwork(nn.Module):
     def fix(self, how: Literal["mode", "proportions"] = "mode") -> None:
         """Put every kernel in one group for good: the most probable, or so that each group gets its part by mean p.
 
-        `proportions` is for weights that begin anew afterwards; weights that stay know their kernels' modes. Where groups
-        had banks of their own (`own_banks`), each kernel keeps what its group has trained. Parameters of the layers are
-        new objects then: make the optimiser anew.
+        `proportions` is for weights that begin anew afterwards; weights that stay know their kernels' modes. Where
+        groups had banks of their own (`own_banks`), each kernel keeps what its group has trained. The parameters
+        are new objects then: make the optimiser anew.
         """
         if how not in ("mode", "proportions"):
             raise ValueError(f"how is 'mode' or 'proportions', found {how!r}; choose one")

@@ -55,4 +55,5 @@ def take_masks(network: GroupedNetwork, run: Path) -> None:
                 f"method.mask_from: {run}: expected {kernels} kernels × {groups} groups at '{name}', found {found}; "
                 "use a run of the same network, width and tasks"
             )
-        module.fix(taken.argmax(-1))
+        common = tensors.get(f"network/{name}.common")  # of groups that were still being learned
+        module.fix((taken if common is None else taken + common).argmax(-1))

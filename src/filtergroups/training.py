@@ -1,6 +1,7 @@
 """The training loop, top to bottom."""
 
 import errno
+import gc
 import math
 import time
 from collections.abc import Sequence
@@ -124,7 +125,8 @@ class Trainer:
         self._setup()
 
     def _optimiser(self) -> torch.optim.Optimizer:
-        probabilities = [assignment.rho for assignment in self.network.assignments() if assignment.kind == "learned"]
+        learned = [assignment for assignment in self.network.assignments() if assignment.kind == "learned"]
+        probabilities = [parameter for assignment in learned for parameter in assignment.parameters()]
         known = {id(parameter) for parameter in probabilities}
         others = [p for p in [*self.network.parameters(), *self.weights.parameters()] if id(p) not in known]
         rate = self.training.learning_rate
@@ -166,6 +168,7 @@ class Trainer:
                 f"{self.steps}; raise training.epochs"
             )
         restore(self.network, self.progress, tensors, point.file)
+        self.optimiser = self._optimiser()  # of the parameters that a fixed network has
         restore_optimiser(self.optimiser, tensors, point.file)
         learned = {k.removeprefix("weights/"): v for k, v in tensors.items() if k.startswith("weights/")}
         with reading(point.file, "the tasks' weights of this config", RunError, "use another, or train again"):
@@ -182,7 +185,7 @@ class Trainer:
         self.last_step = self.progress.step
 
     def fit(self) -> None:
-        self.model, self.fabric_optimiser = self.fabric.setup(self.network, self.optimiser)
+        self._set_up_processes()
         start = self.progress.step
         self.validation = self.data.parts.get(self.config.chosen_by)
         if self.validation is not None:
@@ -207,6 +210,13 @@ class Trainer:
                     self._save()
                     raise Stopped(how_to_resume(self.run.path), step + 1, number)
         self._finish()
+
+    def _set_up_processes(self) -> None:
+        self.model: Any = (
+            None  # of parameters that there are no more; with several processes it listens to their gradients
+        )
+        gc.collect()
+        self.model, self.fabric_optimiser = self.fabric.setup(self.network, self.optimiser)
 
     def _describe(self) -> None:
         sizes = {name: len(part) for name, part in self.data.parts.items()}
@@ -363,21 +373,34 @@ class Trainer:
         self.progress = replace(self.progress, best=best)
 
     def _fix(self) -> None:
-        """The last phase: every kernel stays in its most probable group, and the best so far counts no more."""
-        for assignment in self.network.assignments():
-            assignment.fix()
+        """The last phase: every kernel stays in one group, and the best so far counts no more."""
+        # Weights that begin anew know nothing of single kernels: what was learned is how many each group gets.
+        self.network.fix("proportions" if self.training.rewind else "mode")
         self.progress = replace(self.progress, fixed=True, best={})
-        self.journal.say(f"every kernel is now fixed in its most probable group; {self.network.liveness()}")
+        where = "each group has its part of them" if self.training.rewind else "its most probable group"
+        self.journal.say(f"every kernel is now fixed: {where}; {self.network.liveness()}")
         if self.training.rewind:
             self._begin_anew()
+        self._change_optimiser()
+        self._set_up_processes()
+
+    def _change_optimiser(self) -> None:
+        """An optimiser of the parameters that are left, with its state of those that go on."""
+        known = self.optimiser.state
+        self.optimiser = self._optimiser()
+        for group in self.optimiser.param_groups:
+            for parameter in group["params"] if not self.training.rewind else ():
+                if parameter in known:
+                    self.optimiser.state[parameter] = known[parameter]
 
     def _begin_anew(self) -> None:
         """Weights, norms and optimiser as they were at the first step: what noisy gates made of them is forgotten."""
-        first = build_network(self.config, self.data).state_dict()
-        groups = {name: value for name, value in self.network.state_dict().items() if name.endswith(".rho")}
-        self.network.load_state_dict({**first, **groups})
+        first = build_network(self.config, self.data)
+        for fresh, learned in zip(first.assignments(), self.network.assignments(), strict=True):
+            fresh.fix(learned.mode())
+        first.join_banks()
+        self.network.load_state_dict(first.state_dict())
         self.weights.load_state_dict(TaskWeights([task.name for task in self.data.tasks], self.training).state_dict())
-        self.optimiser.state.clear()
         self.journal.say("the weights begin anew, with the groups that were learned")
 
     def _save(self) -> None:

@@ -4,9 +4,9 @@ What the kernels of group g give is merged_g * M, where merged_g = Σ_{h ⊇ g} 
 By reader: the streams that g reads are laid side by side and convolved with the kernels that g keeps.
 By source: convolution is linear, so Σ_h (gate_h · F_h) * M is the same; each stream h is convolved once, with every
 kernel that any of its readers keeps, and the results are added. Cheaper where kernels are kept in several groups.
-All groups read one bank of kernels, or, while groups are learned, each a bank of its own: then kernel k of group g is row
-g · K + k of the weights, no two readers share a kernel, and where all that a reader reads has the same channels it is
-added up first.
+All groups read one bank of kernels, or, while groups are learned, each a bank of its own: then kernel k of group g is
+row g · K + k of the weights, no two readers share a kernel, and where all that a reader reads has the same channels it
+is added up first.
 """
 
 from collections.abc import Callable, Sequence
