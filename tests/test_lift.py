@@ -356,7 +356,7 @@ def test_a_forward_that_streams_cannot_follow_silently_is_refused():
         ({"ungrouped": "copied"}, "'copied'"),
         ({"merge": "max"}, "'max'"),
         ({"threshold": 0.5}, "threshold"),
-        ({"init": "uniform"}, "'uniform'"),
+        ({"init": "even"}, "'even'"),
         ({"init": torch.tensor([0.5, 0.5])}, "3 groups"),
         ({"init": torch.tensor([0.5, 0.5, 0.5])}, "sums to 1"),
         ({"groups": [{"age", "gender"}], "method": "one_task"}, "group of its own"),

@@ -158,12 +158,15 @@ def rewinding(folder, **training):
 
 def test_rewound_weights_are_those_of_the_first_step_and_the_groups_stay(folder, tmp_path, monkeypatch):
     states, rates = [], []
-    begin_anew, step = Trainer._begin_anew, Trainer._step
+    begin_anew, step, change = Trainer._begin_anew, Trainer._step, Trainer._change_optimiser
 
     def seen(trainer):
         states.append({name: value.clone() for name, value in trainer.network.state_dict().items()})
         begin_anew(trainer)
         states.append({name: value.clone() for name, value in trainer.network.state_dict().items()})
+
+    def changed(trainer):
+        change(trainer)
         assert not trainer.optimiser.state
 
     def rated(trainer, number):
@@ -171,6 +174,7 @@ def test_rewound_weights_are_those_of_the_first_step_and_the_groups_stay(folder,
         rates.append(trainer.optimiser.param_groups[0]["lr"])
 
     monkeypatch.setattr(Trainer, "_begin_anew", seen)
+    monkeypatch.setattr(Trainer, "_change_optimiser", changed)
     monkeypatch.setattr(Trainer, "_step", rated)
     config = rewinding(folder)
     train(config, tmp_path / "run")

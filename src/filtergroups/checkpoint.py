@@ -134,15 +134,20 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {f"optimiser/{index}/{key}": value for index, of in state.items() for key, value in of.items()}
 
 
-def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path) -> None:
-    """Put a checkpoint's state of Adam into the optimiser of a network of the same config."""
+def restore_optimiser(
+    optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], path: Path, *, left_over: int = 0
+) -> None:
+    """Put a checkpoint's state of Adam into the optimiser of a network of the same config.
+
+    left_over: how many parameters more an earlier version kept a state of: p's, also where every kernel was fixed.
+    """
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     with reading(path, "the optimiser's state of this config", RunError, "use another, or train again"):
         for name, value in tensors.items():
             if name.startswith("optimiser/"):
                 _, index, key = name.split("/")
-                if int(index) >= len(parameters):  # earlier versions kept p's, also of a network that is fixed
+                if 0 <= int(index) - len(parameters) < left_over:
                     continue
                 if value.shape != (() if key == "step" else parameters[int(index)].shape):
                     raise ValueError(f"'{name}' of another shape than its parameter")

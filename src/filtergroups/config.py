@@ -228,6 +228,15 @@ class MethodConfig(Section):
     mask_from: Path | None = Field(
         None, description="fixed_mask: the run whose kernels' most probable groups are taken; None: groups at random"
     )
+    shuffle: Literal["kernels", "layers"] | None = Field(
+        None,
+        description="with mask_from, for controls: the run's groups for other kernels of the same layer, or in every layer "
+        "the same shares",
+    )
+    shares: dict[str, Share] | None = Field(
+        None,
+        description='fixed_mask: the share of every layer\'s kernels that a group gets: { "a+b" = 0.8, c = 0.2 }',
+    )
     extend: Path | None = Field(
         None, description="fixed_mask: the run whose kernels are kept as they are, while a task is added to its tasks"
     )
@@ -369,7 +378,9 @@ class Config(Section):
         self._groups_fit()
         if self.network.name == "vgg11" and self.data.kind in ("table", "faces") and self.data.size < SMALLEST_VGG11:
             raise ValueError(f"data.size is {SMALLEST_VGG11} or more for vgg11, found {self.data.size}; enlarge it")
-        for key in ("mask_from", "extend"):
+        if self.method.shuffle is not None and self.method.mask_from is None and self.method.name != "fixed_mask":
+            raise ValueError("method.shuffle is for masks of another run, found no method.mask_from; set it")
+        for key in ("mask_from", "shares", "extend"):
             if getattr(self.method, key) is not None and self.method.name != "fixed_mask":
                 raise ValueError(f"method.{key} is for the method 'fixed_mask', found '{self.method.name}'; remove it")
         if self.method.own_banks and METHODS[self.method.name].kind == "learned" and not self.training.finetune_epochs:
@@ -397,6 +408,8 @@ class Config(Section):
         if not names or self.data.twice is not None:  # the data say which tasks there are
             return
         groups = family(names, self.method.groups)
+        if self.method.shares is not None and (unknown := sorted(set(self.method.shares) - set(groups.names))):
+            raise ValueError(f"method.shares names groups of {list(groups.names)}, found {unknown[0]!r}")
         if self.method.threshold * len(groups) >= 1:
             raise ValueError(
                 f"method.threshold is below 1 / {len(groups)}, so that every kernel keeps one of its {len(groups)} "

@@ -1,7 +1,9 @@
 """What a new run takes over from one that is done."""
 
 from pathlib import Path
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 from filtergroups.checkpoint import load_checkpoint
@@ -9,7 +11,7 @@ from filtergroups.config import MethodConfig
 from filtergroups.data.examples import Data
 from filtergroups.data.images import with_normalisation
 from filtergroups.extending import extension
-from filtergroups.groups.assignment import Assignment
+from filtergroups.groups.assignment import Assignment, in_proportion
 from filtergroups.network import GroupedNetwork
 from filtergroups.run import Run, RunError
 
@@ -18,6 +20,12 @@ def take_over(network: GroupedNetwork, method: MethodConfig) -> None:
     """Prepare a network that starts from nothing but its seed, and from what its config names."""
     if method.mask_from is not None:
         take_masks(network, method.mask_from)
+        if method.shuffle is not None:
+            shuffle(network, method.shuffle)
+    if method.shares is not None:
+        wanted = torch.tensor([method.shares.get(name, 0.0) for name in network.family.names])
+        for assignment in network.assignments():
+            assignment.fix(in_proportion(torch.ones(assignment.kernels, len(wanted)), wanted))
     if method.extend is not None:
         extension(network, method.extend).take(network)
 
@@ -39,6 +47,16 @@ def hold(network: GroupedNetwork, method: MethodConfig) -> None:
 def kept_statistics(sets: dict[str, Tensor], network: GroupedNetwork, method: MethodConfig) -> dict[str, Tensor]:
     """Recalibrated statistics of norms, where a network has kernels of another with that one's own."""
     return sets if method.extend is None else extension(network, method.extend).with_statistics(sets)
+
+
+def shuffle(network: GroupedNetwork, what: Literal["kernels", "layers"]) -> None:
+    """A control: masks that keep the proportions of each layer, or those of all layers together."""
+    assignments = network.assignments()
+    overall = torch.cat([assignment.rho for assignment in assignments]).mean(0)
+    for assignment in assignments:
+        order = torch.randperm(assignment.kernels)
+        alike = in_proportion(torch.ones_like(assignment.rho), overall)
+        assignment.fix((alike if what == "layers" else assignment.mode())[order])
 
 
 def take_masks(network: GroupedNetwork, run: Path) -> None:

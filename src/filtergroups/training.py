@@ -169,7 +169,8 @@ class Trainer:
             )
         restore(self.network, self.progress, tensors, point.file)
         self.optimiser = self._optimiser()  # of the parameters that a fixed network has
-        restore_optimiser(self.optimiser, tensors, point.file)
+        left_over = len(self.network.assignments()) if self.progress.fixed else 0
+        restore_optimiser(self.optimiser, tensors, point.file, left_over=left_over)
         learned = {k.removeprefix("weights/"): v for k, v in tensors.items() if k.startswith("weights/")}
         with reading(point.file, "the tasks' weights of this config", RunError, "use another, or train again"):
             self.weights.load_state_dict(learned)

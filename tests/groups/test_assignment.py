@@ -204,7 +204,7 @@ def test_fixing_puts_each_kernel_in_its_most_probable_group():
         (lambda: learned([[0.2, 0.2, 0.6]]).sample(float("nan"), generator()), "above 0"),
         (lambda: learned([[0.2, 0.2, 0.6]]).sample(1, generator(), estimator="reinmax"), "'reinmax'"),
         (lambda: learned([[0.2, 0.2, 0.6]]).fix(torch.tensor([3])), "to below 3"),
-        (lambda: initial_probabilities(TWO, 3, "uniform"), "'uniform'"),
+        (lambda: initial_probabilities(TWO, 3, "even"), "'even'"),
         (lambda: fg.anneal(0, floor=0.0), "0 < floor"),
     ],
 )

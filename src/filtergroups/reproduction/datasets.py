@@ -11,6 +11,7 @@ from filtergroups.clone import clone
 from filtergroups.data.cache_folder import cache_folder
 from filtergroups.data.errors import DataError
 from filtergroups.locks import held
+from filtergroups.reproduction.mixtures import multi_fashion, noisy_faces
 
 VARIABLE = "FILTERGROUPS_DATA"
 # What a folder of any name is known by.
@@ -24,6 +25,10 @@ def locate(name: str, given: Path | None = None, say: Callable[[str], None] = la
     given: the data set's folder, or one that holds it (or its archive NAME.tar); None: $FILTERGROUPS_DATA, the clone's
     data folder, or ../shared/data beside the clone.
     """
+    if name == "MultiFashion":
+        return multi_fashion(given, say)
+    if name == "noisy UTKFace":
+        return noisy_faces(locate("UTKFace", given, say), say)
     places = [given] if given is not None else default_places()
     for place in places:
         root = _root(name, place, say)
