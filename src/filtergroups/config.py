@@ -230,8 +230,8 @@ class MethodConfig(Section):
     )
     shuffle: Literal["kernels", "layers"] | None = Field(
         None,
-        description="with mask_from, for controls: the run's groups for other kernels of the same layer, or in every layer "
-        "the same shares",
+        description="with mask_from, as a control: the run's groups for other kernels of the same layer, or in every "
+        "layer the same shares",
     )
     shares: dict[str, Share] | None = Field(
         None,
