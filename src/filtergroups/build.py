@@ -23,7 +23,7 @@ def build_network(config: Config, data: Data) -> GroupedNetwork:
         "estimator": method.estimator,
         "per_example": method.per_example,
         "pooled": method.pooled,
-        "own_banks": method.own_banks,
+        "own_banks": config.has_own_banks,
         "threshold": method.threshold,
         "width": config.network.width,
         "channels": data.channels,

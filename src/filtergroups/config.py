@@ -245,22 +245,22 @@ class MethodConfig(Section):
         description="the sets of tasks that kernels may serve: each alone and all together, every subset, or a list",
     )
     init: Literal["uniform", "shared", "specific", "random", "mask"] = Field(
-        "shared",
+        "uniform",
         description="where p starts: alike, mostly shared, mostly the tasks' own, at random, or at equal fixed groups",
     )
     pooled: bool = Field(
-        False, description="a part of p is common to a layer's kernels, which learn together what a group is worth"
+        True, description="a part of p is common to a layer's kernels, which learn together what a group is worth"
     )
-    own_banks: bool = Field(
-        False,
+    own_banks: bool | None = Field(
+        None,
         description="until the kernels are fixed each group trains a bank of its own, so that groups are compared by "
-        "what they can do, not by which came first; needs training.finetune_epochs",
+        "what they can do, not by which came first; None: where they are fixed (training.finetune_epochs)",
     )
     estimator: Literal["soft", "straight_through", "gumbel_rao"] = Field(
         "soft", description="how gates are sampled in training and what gradient p gets from them"
     )
     per_example: bool = Field(
-        False, description="one gate per example, not per batch: the gradient of p has less noise, a step takes longer"
+        True, description="one gate per example, not per batch: the gradient of p has less noise, a step takes longer"
     )
     threshold: Annotated[float, Range(0, 0.2, below=True)] = Field(
         1e-3, description="gates below are not computed; 0: exact"
@@ -272,7 +272,9 @@ class TemperatureConfig(Section):
 
     start: Temperature = Field(1.0, description="at the first step; high: soft gates")
     floor: Temperature = Field(0.1, description="never below; low: gates near 0 and 1")
-    rate: Annotated[float, Range(0, 1000)] | None = Field(None, description="None: reaches the floor at half the steps")
+    rate: Annotated[float, Range(0, 1000)] | None = Field(
+        None, description="None: reaches the floor at half the steps; where groups have own banks the temperature stays"
+    )
     noise_warmup: bool = Field(False, description="gates begin at p, and noise comes as the temperature falls")
 
 
@@ -345,6 +347,19 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
 
     @property
+    def has_own_banks(self) -> bool:
+        """Does each group train kernels of its own until the kernels are fixed?"""
+        learned = METHODS[self.method.name].kind == "learned" and self.training.finetune_epochs > 0
+        return learned and self.method.own_banks is not False
+
+    @property
+    def annealing(self) -> TemperatureConfig:
+        """How gates get harder; not where groups have own banks, so that those that are behind go on learning."""
+        if self.temperature.rate is None and self.has_own_banks:
+            return self.temperature.model_copy(update={"rate": 0.0})
+        return self.temperature
+
+    @property
     def chosen_by(self) -> str:
         """The part that training chooses its best checkpoint by."""
         return "selection" if self.data.selection else "validation"
@@ -383,7 +398,7 @@ class Config(Section):
         for key in ("mask_from", "shares", "extend"):
             if getattr(self.method, key) is not None and self.method.name != "fixed_mask":
                 raise ValueError(f"method.{key} is for the method 'fixed_mask', found '{self.method.name}'; remove it")
-        if self.method.own_banks and METHODS[self.method.name].kind == "learned" and not self.training.finetune_epochs:
+        if self.method.own_banks and METHODS[self.method.name].kind == "learned" and not self.has_own_banks:
             raise ValueError(
                 "method.own_banks is for groups that are learned first and then fixed, found no "
                 "training.finetune_epochs; set those, or own_banks = false"

@@ -31,7 +31,7 @@ def recalibrate_best(run: Run, config: Config, data: Data, device: torch.device 
         return
     sets = recalibrated(
         network.to(device), data.parts["train"], batch_size=config.training.batch_size,
-        temperature=temperature_at(progress.step, progress.annealed, config.temperature),
+        temperature=temperature_at(progress.step, progress.annealed, config.annealing),
         seed=config.seed, progress=journal.report.preparing,
     )  # fmt: skip
     save_statistics(path, kept_statistics(sets, network, config.method), progress.step)

@@ -23,7 +23,7 @@ from filtergroups.ranges import LARGEST
 MOST_CLASSES = 20
 FEWEST_A_CLASS = 5  # a text that recurs less often is rather an identifier
 EPOCHS = 40
-GROUPS_IN = 300  # steps in which p, at 30 times the learning rate of the weights, finds the groups
+GROUPS_IN = 300  # steps in which p finds the groups
 TINY = 1e-7  # of a number: what a 32-bit float cannot tell apart
 IMAGE_ENDINGS = tuple(sorted(SUFFIXES))
 IDENTIFIERS = ("id", "index", "idx")  # as the last word of a column's name
@@ -80,18 +80,13 @@ def guess_config(table: Path, images: Path) -> str:
         "",
         "[method]",
         'name = "sfg"                # or one_task, hard_sharing, constant_mask, constant_p, cross_stitch',
-        "per_example = true          # a gate an example, not a batch: p learns with less noise",
-        "",
-        "[temperature]",
-        "noise_warmup = true         # gates begin at p, and noise comes as the temperature falls",
         "",
         "[training]",
         f"epochs = {EPOCHS}",
         f"batch_size = {batch_size}",
         'schedule = "cosine"',
-        "probability_factor = 30     # p's learning rate, times that of the weights: the groups are learned first,",
         f"finetune_epochs = {EPOCHS - _epochs_for_groups(training, batch_size)}        "
-        "# then, for these epochs, every kernel stays in its most probable group",
+        "# first it is learned what to share; in these epochs every kernel stays in its group",
         "rewind = true               # and the weights begin anew",
         "",
     ]

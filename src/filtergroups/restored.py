@@ -46,7 +46,7 @@ class Restored:
     @property
     def temperature(self) -> float:
         """The temperature that the checkpoint was trained at, as in the paper."""
-        return temperature_at(self.progress.step, self.progress.annealed, self.config.temperature)
+        return temperature_at(self.progress.step, self.progress.annealed, self.config.annealing)
 
     @property
     def scans(self) -> ScansData | None:

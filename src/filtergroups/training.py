@@ -251,11 +251,11 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = self.training.learning_rate * group["factor"] * factor
         torch.manual_seed(seed_for(seed, step, f"dropout/{rank()}"))
-        temperature = temperature_at(step, self.fixed_from, self.config.temperature)
+        temperature = temperature_at(step, self.fixed_from, self.config.annealing)
         self.model.train()
         outputs = self.model(
             images, temperature=temperature, generator=generator_for(seed, step, "gates"),
-            noise=noise_at(step, self.fixed_from, self.config.temperature),
+            noise=noise_at(step, self.fixed_from, self.config.annealing),
         )  # fmt: skip
         # The loss is that of the whole batch on every process: a root of a mean is not the mean of roots.
         outputs = {name: batch_of_all(output.float()) for name, output in outputs.items()}
@@ -353,7 +353,7 @@ class Trainer:
         results = measure(
             self.network, self.validation, batch_size=self.training.batch_size, samples=samples,
             seed=self.config.seed,  # that of `evaluate`, so that both say the same of a checkpoint
-            temperature=temperature_at(done, self.fixed_from, self.config.temperature),
+            temperature=temperature_at(done, self.fixed_from, self.config.annealing),
             statistics=norms, most=self.training.validate_examples, device=self.fabric.device,
         )  # fmt: skip
         left = criteria(self.data.tasks, results, self.plain)

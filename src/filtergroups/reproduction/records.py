@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from filtergroups.reproduction.planning import Job
 
 Settings = dict[str, Any]
+BEFORE = {"pooled": False, "own_banks": False}  # of [method]: what was done before there was the key
 
 
 def settings(work: dict[str, Any], config: Config | None, after: Settings | None = None) -> Settings:
@@ -82,7 +83,7 @@ def _runs(file: Path) -> list[tuple[tuple[str, int], dict[str, Any]]]:
 
 
 def same(found: Settings, expected: Settings) -> bool:
-    """Are these one run's settings? A key that came later counts with the value that it has when nobody sets it."""
+    """Are these one run's settings? A key that came later counts with the value that did what was done before."""
     if (found["after"] is None) != (expected["after"] is None) or found["work"] != expected["work"]:
         return False
     if expected["after"] is not None and not same(found["after"], expected["after"]):
@@ -90,7 +91,8 @@ def same(found: Settings, expected: Settings) -> bool:
     if found["config"] is None or expected["config"] is None:
         return bool(found["config"] == expected["config"])
     try:
-        config = make_config(merged(found["config"], {"data": {"root": "."}}))  # a config names a place
+        before = {"method": BEFORE, "data": {"root": "."}}  # a config names a place
+        config = make_config(merged(merged(before, found["config"]), {"data": {"root": "."}}))
         return bool(without_places(config) == expected["config"])
     except ConfigError:
         return False
