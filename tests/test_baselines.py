@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 import filtergroups as fg
+from filtergroups.config import MethodConfig
+from filtergroups.starting import shuffle, take_over
 from tests.backbones import ResNet18
 from tests.laws import generator, randomise
 
@@ -115,3 +117,31 @@ def test_a_stitch_starts_with_mostly_its_own_features():
     network = fg.vgg11(TASKS, width=0.125, method="cross_stitch")
     alpha = next(p for n, p in network.named_parameters() if n.endswith("alpha"))
     torch.testing.assert_close(alpha[:, :, 0], torch.tensor([[0.9, 0.1], [0.1, 0.9]]))
+
+
+def shared_out(network):
+    """How many kernels of each layer each group has."""
+    return [torch.bincount(a.mode(), minlength=len(network.family)).tolist() for a in network.assignments()]
+
+
+def test_shares_by_hand_are_each_layers_own():
+    network = fg.vgg11(TASKS, width=0.125, method="fixed_mask")
+    take_over(network, MethodConfig(name="fixed_mask", shares={"age": 0.25, "shared": 0.75}))
+    assert shared_out(network) == [[kernels // 4, 0, kernels * 3 // 4] for kernels in (8, 16, 32, 32, 64, 64, 64, 64)]
+
+
+@pytest.mark.parametrize("what", ["kernels", "layers"])
+def test_a_control_keeps_the_shares_of_a_layer_or_of_all_layers(what):
+    network = fg.vgg11(TASKS, width=0.125, method="fixed_mask")
+    for n, assignment in enumerate(network.assignments()):
+        assignment.fix(torch.full((assignment.kernels,), 0 if n < 4 else 2))
+    network.assignments()[-1].fix(torch.arange(64) // 32)
+    before, order = shared_out(network), network.assignments()[-1].mode()
+    shuffle(network, what)
+    if what == "kernels":
+        assert shared_out(network) == before
+        assert not torch.equal(network.assignments()[-1].mode(), order)
+    else:
+        overall = [(88 + 32) / 344, 32 / 344, 192 / 344]
+        for counts in shared_out(network):
+            assert all(abs(count - share * sum(counts)) < 1 for count, share in zip(counts, overall, strict=True))

@@ -14,6 +14,7 @@ from filtergroups.config import (
 )
 from filtergroups.config_file import dump_config, load_config, make_config
 from filtergroups.ranges import Range
+from filtergroups.schedule import temperature_at
 from tests.data.pictures import table_tree
 
 FACES = {"data": {"kind": "faces", "root": "faces"}, "network": {"name": "vgg11"}}
@@ -233,3 +234,27 @@ def test_the_paper_s_setting_is_a_preset(tmp_path):
     file.write_text(file.read_text().replace("preset:paper", "preset:papers"))
     with pytest.raises(ConfigError, match=r"extends: expected one of preset:paper, found 'preset:papers'"):
         load_config(file)
+
+
+def test_groups_have_own_banks_until_their_kernels_are_fixed():
+    def config(**settings):
+        training = {"epochs": 4, **settings.pop("training", {})}
+        data = {"kind": "table", "table": "t.csv", "root": ".", "size": 32}
+        tasks = [{"name": "a", "kind": "regression"}, {"name": "b", "kind": "regression"}]
+        return make_config(
+            {"data": data, "tasks": tasks, "network": {"name": "vgg11"}, "training": training, **settings}
+        )
+
+    fixed_later, never = config(training={"finetune_epochs": 2}), config()
+    assert fixed_later.has_own_banks
+    assert not never.has_own_banks
+    assert {temperature_at(step, 100, fixed_later.annealing) for step in (0, 50, 99)} == {1.0}
+    assert temperature_at(99, 100, never.annealing) == pytest.approx(0.1)
+    assert not config(training={"finetune_epochs": 2}, method={"own_banks": False}).has_own_banks
+    assert not config(method={"name": "hard_sharing", "own_banks": True}).has_own_banks
+    with pytest.raises(ConfigError, match=r"found no training\.finetune_epochs; set those, or own_banks = false"):
+        config(method={"own_banks": True})
+    with pytest.raises(ConfigError, match=r"method\.shares names groups of \['a', 'b', 'shared'\], found 'c'"):
+        config(method={"name": "fixed_mask", "shares": {"c": 1.0}})
+    with pytest.raises(ConfigError, match=r"method\.shares is for the method 'fixed_mask'"):
+        config(method={"shares": {"a": 1.0}})

@@ -80,10 +80,11 @@ def written(folder, path, **settings):
     "how",
     [
         {},
-        {"method": {"per_example": True}, "temperature": {"noise_warmup": True}},
-        {"method": {"per_example": True, "estimator": "gumbel_rao"}},
+        {"method": {"per_example": False}},
+        {"method": {"own_banks": False}, "temperature": {"noise_warmup": True}},
+        {"method": {"estimator": "gumbel_rao"}},
     ],
-    ids=["batch", "example", "gumbel_rao"],
+    ids=["example", "batch", "one bank", "gumbel_rao"],
 )
 def test_two_processes_of_a_run_train_the_network_that_one_does(folder, tmp_path, how):
     """To the end of the run, through the fixing of the kernels and fresh weights: the same up to rounding in float32,
