@@ -292,8 +292,10 @@ class TrainingConfig(Section):
         "constant", description="of the learning rate; cosine: half a wave to 0"
     )
     warmup_steps: CountOrNone = Field(0, description="steps in which the learning rate rises from 0")
-    probability_factor: Annotated[float, Range(0, 10_000, above=True)] = Field(
-        10.0, description="learning rate of p, times that of weights (together at most 10)"
+    probability_factor: Annotated[float, Range(0, 10_000, above=True)] | None = Field(
+        None,
+        description="learning rate of p, times that of weights (together at most 10); with own banks it rises from 0 "
+        "to that; None: 10, with own banks what lets p come from undecided to sure in the steps that there are",
     )
     weight_factor: Factor = Field(1e-6, description="λ1 of eq. 5")
     entropy_factor: Factor = Field(1e-5, description="λ2 of eq. 5")
@@ -325,7 +327,7 @@ class TrainingConfig(Section):
     def _phases_fit(self) -> "TrainingConfig":
         if self.finetune_epochs >= self.epochs:
             raise ValueError(f"finetune_epochs is below epochs ({self.epochs}), found {self.finetune_epochs}; set both")
-        if self.learning_rate * self.probability_factor > ranges.FASTEST:
+        if self.probability_factor is not None and self.learning_rate * self.probability_factor > ranges.FASTEST:
             raise ValueError(
                 f"learning_rate × probability_factor, the learning rate of p, is at most {ranges.FASTEST:,.0f}, "
                 f"found {self.learning_rate * self.probability_factor:,g}; lower one of them"

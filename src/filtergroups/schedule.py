@@ -5,8 +5,11 @@ import math
 
 import torch
 
-from filtergroups.config import TemperatureConfig, TrainingConfig
+from filtergroups.config import Config, TemperatureConfig, TrainingConfig
 from filtergroups.groups.annealing import anneal
+from filtergroups.ranges import FASTEST
+
+DECIDED = 7.5  # how far ρ can move while it is learned, in units of log p: from undecided to sure, and back once
 
 
 def seed_for(seed: int, step: int, purpose: str) -> int:
@@ -31,6 +34,22 @@ def noise_at(step: int, steps: int, config: TemperatureConfig) -> float:
     if not config.noise_warmup or config.start <= config.floor:
         return 1.0
     return (config.start - temperature_at(step, steps, config)) / (config.start - config.floor)
+
+
+def probability_factor(config: Config, steps: int) -> float:
+    """The learning rate of p as a factor of the weights'; steps: those in which it is learned."""
+    given = config.training.probability_factor
+    if given is not None:
+        return given
+    if not config.has_own_banks:
+        return 10.0
+    # Adam moves ρ by about its rate at a step, and a rate that rises from 0 is half its last value in the mean.
+    return min(2 * DECIDED / steps, FASTEST) / config.training.learning_rate
+
+
+def rising(step: int, steps: int) -> float:
+    """p's rate while groups have own banks: slow at first, as kernels learn something before they are told apart."""
+    return (step + 1) / steps
 
 
 def learning_rate_at(step: int, steps: int, config: TrainingConfig) -> float:

@@ -32,7 +32,15 @@ from filtergroups.progress import Reporter, Silent
 from filtergroups.reading import reading
 from filtergroups.resuming import From, Wish, going_on, keep, loaded, point_of
 from filtergroups.run import Run, RunError, what_and_where
-from filtergroups.schedule import generator_for, learning_rate_at, noise_at, seed_for, temperature_at
+from filtergroups.schedule import (
+    generator_for,
+    learning_rate_at,
+    noise_at,
+    probability_factor,
+    rising,
+    seed_for,
+    temperature_at,
+)
 from filtergroups.signals import Stopped, stop_signals
 from filtergroups.speaking import how_to_resume
 from filtergroups.starting import hold, seen_alike, take_over
@@ -130,10 +138,12 @@ class Trainer:
         known = {id(parameter) for parameter in probabilities}
         others = [p for p in [*self.network.parameters(), *self.weights.parameters()] if id(p) not in known]
         rate = self.training.learning_rate
-        groups = [{"params": others, "lr": rate, "factor": 1.0}]
+        groups = [{"params": others, "lr": rate, "factor": 1.0, "of_p": False}]
         if probabilities:
-            factor = self.training.probability_factor
-            groups.append({"params": probabilities, "lr": rate * factor, "factor": factor, "weight_decay": 0.0})
+            factor = probability_factor(self.config, self.fixed_from)
+            groups.append(
+                {"params": probabilities, "lr": rate * factor, "factor": factor, "of_p": True, "weight_decay": 0.0}
+            )
         kind = torch.optim.AdamW if self.training.optimiser == "adamw" else torch.optim.Adam
         return kind(groups, betas=(0.9, 0.999), weight_decay=self.training.weight_decay)
 
@@ -249,7 +259,8 @@ class Trainer:
         began_at = self.fixed_from if self.progress.fixed and self.training.rewind else 0
         factor = learning_rate_at(step - began_at, self.steps - began_at, self.training)
         for group in self.optimiser.param_groups:
-            group["lr"] = self.training.learning_rate * group["factor"] * factor
+            pace = rising(step, self.fixed_from) if group["of_p"] and self.config.has_own_banks else factor
+            group["lr"] = self.training.learning_rate * group["factor"] * pace
         torch.manual_seed(seed_for(seed, step, f"dropout/{rank()}"))
         temperature = temperature_at(step, self.fixed_from, self.config.annealing)
         self.model.train()
