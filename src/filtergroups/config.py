@@ -273,7 +273,7 @@ class TemperatureConfig(Section):
     start: Temperature = Field(1.0, description="at the first step; high: soft gates")
     floor: Temperature = Field(0.1, description="never below; low: gates near 0 and 1")
     rate: Annotated[float, Range(0, 1000)] | None = Field(
-        None, description="None: reaches the floor at half the steps; where groups have own banks the temperature stays"
+        None, description="None: reaches the floor at half the steps; with own banks (and no noise_warmup) it stays"
     )
     noise_warmup: bool = Field(False, description="gates begin at p, and noise comes as the temperature falls")
 
@@ -357,7 +357,7 @@ class Config(Section):
     @property
     def annealing(self) -> TemperatureConfig:
         """How gates get harder; not where groups have own banks, so that those that are behind go on learning."""
-        if self.temperature.rate is None and self.has_own_banks:
+        if self.temperature.rate is None and self.has_own_banks and not self.temperature.noise_warmup:
             return self.temperature.model_copy(update={"rate": 0.0})
         return self.temperature
 
