@@ -253,3 +253,16 @@ def test_the_worst_are_chosen_and_counted_among_the_labelled(tmp_path):
         f"The worst for level, of {of} labelled examples": of,
     }
     assert f"None of the {len(names)} examples has a label of pattern." in text
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_lines_of_training_without_a_temperature_are_left_out_of_its_curve(sfg, tmp_path, every):
+    run = Run(shutil.copytree(sfg, tmp_path / "run"))
+    file = run.path / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    ours = [line for line in lines if line["kind"] == "train" and "temperature" in line]
+    for line in ours if every else ours[:1]:
+        del line["temperature"]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    page = fg.report(run.path, tmp_path / "page.html", examples=2, samples=0).read_text()
+    assert ("Temperature" in page) is not every

@@ -44,7 +44,7 @@ def curves(record: Record) -> list[dict[str, Any]]:
                 charts.append(_loss(task, colours[task], points))
         charts.append(_terms(training))
         if record.kind != "fixed":  # nothing is drawn at a temperature
-            charts.append(_plain(training, "temperature", "Temperature", zero=True))
+            charts += _plain(training, "temperature", "Temperature", zero=True)
         charts += _cost(training)
     charts += _validation(record, colours)
     timeline = record.timeline
@@ -93,10 +93,12 @@ def _cost(training: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"title": "Multiplications, share of the plain network's", "alt": alt, "series": lines}] if lines else []
 
 
-def _plain(training: list[dict[str, Any]], field: str, title: str, **more: Any) -> dict[str, Any]:
-    points = [(entry["step"], entry[field]) for entry in training]
+def _plain(training: list[dict[str, Any]], field: str, title: str, **more: Any) -> list[dict[str, Any]]:
+    points = [(entry["step"], entry[field]) for entry in training if field in entry]  # not of every method
+    if not points:
+        return []
     alt = f"from {points[0][1]:.3g} to {points[-1][1]:.3g}"
-    return {"title": title, "alt": alt, "series": [series(title, SHARED, list(points))], **more}
+    return [{"title": title, "alt": alt, "series": [series(title, SHARED, list(points))], **more}]
 
 
 def _validation(record: Record, colours: dict[str, str]) -> list[dict[str, Any]]:
