@@ -10,11 +10,12 @@ import filtergroups as fg
 from filtergroups.checkpoint import load_checkpoint
 from filtergroups.reproduction.experiment import SCALES, experiment_names, load_experiment, row_config
 from filtergroups.run import Run
-from tests.reproduction.conftest import FACES, PHANTOM, SCANS
+from tests.reproduction.conftest import FACES, PHANTOM, SCANS, TABLE
 
 NAMES = {
     "faces-small", "faces-full", "scans-head", "scans-prostate", "scans-phantom", "initialisation", "duplicates",
-    "planted", "what-matters", "third-task",
+    "planted", "what-matters", "third-task", "learning-mixed", "learning-noise", "learning-friendly", "learning-twins",
+    "learning-starts",
 }  # fmt: skip
 # What is run of each here; a row that comes after another brings it along.
 TOYS = {
@@ -28,6 +29,11 @@ TOYS = {
     "planted": (("known", "three_tasks", "fresh"), ("steps=3",)),
     "what-matters": (("random_mask",), FACES),
     "third-task": (("added", "together"), FACES),
+    "learning-mixed": (("by_hand", "same_everywhere", "one_bank"), TABLE),
+    "learning-noise": (("by_kernel", "equal"), TABLE),
+    "learning-friendly": (("before", "sfg"), TABLE),
+    "learning-twins": (("sfg",), TABLE),
+    "learning-starts": (("uniform", "random"), TABLE),
 }
 
 
@@ -43,7 +49,7 @@ def test_every_row_of_every_experiment_is_a_valid_config_at_both_scales(name):
         for row in experiment.at(scale).rows if experiment.maker == "training" else ():
             config = row_config(row, 3, scale=scale, data={})
             assert config.seed == 3
-            if config.data.kind != "phantom":  # which has a test part of its own
+            if config.data.kind not in ("phantom", "table"):  # which have a test part of their own
                 assert config.chosen_by == "selection"
                 assert experiment.split == "validation"
             else:

@@ -1,15 +1,14 @@
 """Tables of tasks whose right sharing is known."""
 
 import csv
-import gzip
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from filtergroups.data.errors import DataError
-from filtergroups.reproduction import mixtures
 from filtergroups.reproduction.datasets import locate
+from tests.reproduction.conftest import write_fashion
 
 
 @pytest.fixture
@@ -19,21 +18,10 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def fashion(cache, monkeypatch):
-    """Files of Fashion-MNIST's form with 40 pictures, of which each is as bright as its class."""
-    monkeypatch.setattr(
-        mixtures,
-        "PARTS",
-        {"train": ("train", 0, 30, 12), "selection": ("train", 30, 40, 5), "test": ("t10k", 0, 40, 6)},
-    )
+def fashion(cache):
     folder = cache / "fashion"
     folder.mkdir()
-    labels = np.arange(40, dtype=np.uint8) % 10
-    for part in ("train", "t10k"):
-        with gzip.open(folder / f"{part}-images-idx3-ubyte.gz", "wb") as file:
-            file.write(bytes(16) + np.repeat(labels * 20, 28 * 28).tobytes())
-        with gzip.open(folder / f"{part}-labels-idx1-ubyte.gz", "wb") as file:
-            file.write(bytes(8) + labels.tobytes())
+    write_fashion(folder)
     return folder
 
 

@@ -83,6 +83,8 @@ def reproduce(
     told = report or Silent()
     data, runs, results, models = optional_path(data), as_path(runs), as_path(results), optional_path(models)
     experiment = load_experiment(name).at(scale)
+    if not experiment.rows:
+        raise ValueError(f"{name} has one size, found --scale {scale}; leave it out")
     if experiment.maker != "training" and (scale != "cpu" or models is not None):
         raise ValueError(f"{name} has one size and no networks to keep; leave out --scale and --models")
     where = locate(experiment.data, data, told.say) if experiment.data else generated(runs, scale)
