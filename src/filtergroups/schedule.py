@@ -9,7 +9,7 @@ from filtergroups.config import Config, TemperatureConfig, TrainingConfig
 from filtergroups.groups.annealing import anneal
 from filtergroups.ranges import FASTEST
 
-DECIDED = 7.5  # how far ρ can move while it is learned, in units of log p: from undecided to sure, and back once
+DECIDED = 4.0  # how far ρ can move while it is learned, in units of log p: from undecided to nearly sure
 
 
 def seed_for(seed: int, step: int, purpose: str) -> int:
