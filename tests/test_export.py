@@ -56,7 +56,7 @@ def scans(tmp_path_factory):
             "spacing": [12.0, 12.0, 12.0], "patch": 16, "padding": 2, "patches_per_patient": 4,
             "cache": str(folder / "cache"),
         },
-        "network": {"name": "highresnet", "width": 0.25},
+        "network": {"name": "highresnet", "width": 0.25}, "method": {"init": "shared"},
         "training": {"epochs": 2, "batch_size": 4},
     }  # fmt: skip
     run = train(make_config(tree), folder / "run").path

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from filtergroups.groups.layer import GroupedConv
 from filtergroups.kept import Count
 from filtergroups.network import GroupedNetwork
 from filtergroups.reading import checked, read_bytes, reading
@@ -121,6 +122,11 @@ def restore(network: GroupedNetwork, progress: Progress, tensors: dict[str, Tens
     if progress.fixed:
         network.fix()  # in which group each kernel is, the checkpoint says
     state = {name.removeprefix("network/"): value for name, value in tensors.items() if name.startswith("network/")}
+    for name, module in network.named_modules():
+        if isinstance(module, GroupedConv) and module.banks > 1:
+            weight = state.get(f"{name}.weight")
+            if weight is not None and weight.shape[module.kernel_axis] == module.kernels:
+                module.drop_banks()  # the kernels are to be fixed now, but the run began with one bank for all groups
     try:
         network.load_state_dict(state)
     except RuntimeError as error:

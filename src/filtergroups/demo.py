@@ -23,10 +23,9 @@ def demo_config(phantom: Path) -> Config:
                 "patch": 40, "padding": 4, "patches_per_patient": 40,
             },
             "network": {"name": "highresnet", "width": 0.375},
-            "temperature": {"start": 0.7},
             "training": {
                 "epochs": 32, "finetune_epochs": 22, "batch_size": 8, "learning_rate": 5e-3, "schedule": "cosine",
-                "probability_factor": 20, "checkpoint_every": 100, "validate_every": 90,
+                "checkpoint_every": 100, "validate_every": 90,
             },
         }
     )  # fmt: skip

@@ -146,15 +146,17 @@ class GroupedNetwork(nn.Module):
                 merged.append(leaf.dense(self.family.containing(task.name)))
         return tree_unflatten(merged, tree)
 
-    def fix(self, how: Literal["mode", "proportions"] = "mode") -> None:
+    def fix(self, how: Literal["mode", "proportions"] | None = None) -> None:
         """Put every kernel in one group for good: the most probable, or so that each group gets its part by mean p.
 
-        `proportions` is for weights that begin anew afterwards; weights that stay know their kernels' modes. Where
-        groups had banks of their own (`own_banks`), each kernel keeps what its group has trained. The parameters
-        are new objects then: make the optimiser anew.
+        None: `proportions` where groups have own banks, else `mode`. Of own banks each kernel keeps what its group has
+        trained; parameters are new objects then, for which the optimiser is made anew. Weights that begin anew want
+        `proportions` too: where kernels are undecided, their modes may leave a task without any.
         """
-        if how not in ("mode", "proportions"):
+        if how not in ("mode", "proportions", None):
             raise ValueError(f"how is 'mode' or 'proportions', found {how!r}; choose one")
+        if how is None:
+            how = "proportions" if any(layer.banks > 1 for layer in self.grouped_layers()) else "mode"
         for assignment in self.assignments():
             assignment.fix(assignment.by_proportions() if how == "proportions" else None)
         self.join_banks()

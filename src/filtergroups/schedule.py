@@ -7,8 +7,8 @@ import torch
 
 from filtergroups.config import Config, TemperatureConfig, TrainingConfig
 from filtergroups.groups.annealing import anneal
-from filtergroups.ranges import FASTEST
 
+FASTEST_WITH_BANKS = 0.1  # rate of p: in a few steps nothing is known, and p had better stay undecided
 DECIDED = 4.0  # how far ρ can move while it is learned, in units of log p: from undecided to nearly sure
 
 
@@ -44,7 +44,7 @@ def probability_factor(config: Config, steps: int) -> float:
     if not config.has_own_banks:
         return 10.0
     # Adam moves ρ by about its rate at a step, and a rate that rises from 0 is half its last value in the mean.
-    return min(2 * DECIDED / steps, FASTEST) / config.training.learning_rate
+    return min(2 * DECIDED / steps, FASTEST_WITH_BANKS) / config.training.learning_rate
 
 
 def rising(step: int, steps: int) -> float:

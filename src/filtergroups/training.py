@@ -387,9 +387,10 @@ class Trainer:
     def _fix(self) -> None:
         """The last phase: every kernel stays in one group, and the best so far counts no more."""
         # Weights that begin anew know nothing of single kernels: what was learned is how many each group gets.
-        self.network.fix("proportions" if self.training.rewind else "mode")
+        by_mean = self.training.rewind or self.config.has_own_banks
+        self.network.fix("proportions" if by_mean else "mode")
         self.progress = replace(self.progress, fixed=True, best={})
-        where = "each group has its part of them" if self.training.rewind else "its most probable group"
+        where = "each group has its part of them" if by_mean else "in its most probable group"
         self.journal.say(f"every kernel is now fixed: {where}; {self.network.liveness()}")
         if self.training.rewind:
             self._begin_anew()

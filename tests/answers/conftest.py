@@ -41,7 +41,11 @@ def made(kind: str, data: Path, tree: dict[str, Any], split: Path, images: Path,
         return MADE[kind, data]
     how = {"finetune_epochs": 1, "probability_factor": 50} if kind == "fixed" else {}
     run = data / kind
-    train(make_config({**tree, "training": {**tree["training"], **how}}), run)
+    method = {
+        **tree.get("method", {}),
+        "init": "shared",
+    }  # of gates that are sampled to the end the mode is then no accident
+    train(make_config({**tree, "method": method, "training": {**tree["training"], **how}}), run)
     fg.calibrate(run, samples=PASSES)
     names = tested(split)
     result = fg.evaluate(run, samples=PASSES)

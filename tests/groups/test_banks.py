@@ -66,7 +66,7 @@ def test_a_bank_is_reached_by_the_tasks_of_its_group_alone(temperature):
         assert reached == ["age" in group for group in net.family.sets]
 
 
-@pytest.mark.parametrize("how", ["mode", "proportions"])
+@pytest.mark.parametrize("how", ["mode", "proportions", None])
 def test_fixed_each_kernel_keeps_what_its_own_group_has_trained(how):
     net = network(own_banks=True)
     randomise(net, 3)

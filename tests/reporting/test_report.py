@@ -17,8 +17,9 @@ from filtergroups.reporting.flow import flow
 from filtergroups.reporting.published import published_for
 from filtergroups.run import Run, RunError
 from filtergroups.writing import write_atomically
-from tests.answers.reading import Tiles, tested
+from tests.answers.reading import Tiles
 from tests.answers.reading import rows_of as rows_of_table
+from tests.answers.reading import tested as is_tested
 from tests.laws import randomise
 from tests.reporting import runs
 
@@ -238,7 +239,7 @@ def test_the_same_run_gives_the_same_page(sfg, tmp_path):
 def test_the_worst_are_chosen_and_counted_among_the_labelled(tmp_path):
     table = runs.picture_table(tmp_path, count=40)
     run = runs.train_table(tmp_path, tmp_path / "run", epochs=1)
-    names = tested(table.with_suffix(".split.csv"))
+    names = is_tested(table.with_suffix(".split.csv"))
     rows = rows_of_table(table)
     for row in rows:
         if row["image"] in names:

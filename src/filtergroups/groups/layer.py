@@ -114,6 +114,15 @@ class GroupedConv(nn.Module):
             setattr(self, name, nn.Parameter(parameter.index_select(axis, rows), parameter.requires_grad))
         self.banks, self._plan = 1, None
 
+    @torch.no_grad()
+    def drop_banks(self) -> None:
+        """One bank again, the first: for weights of a network that never had others."""
+        kernels = self.kernels
+        for name, axis in self._kernel_parameters():
+            parameter = getattr(self, name)
+            setattr(self, name, nn.Parameter(parameter.narrow(axis, 0, kernels).clone(), parameter.requires_grad))
+        self.banks, self._plan = 1, None
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # One bank of an earlier version, or of a network without banks of their own: every group begins with it.
         for name, axis in self._kernel_parameters() if self.banks > 1 else []:
