@@ -28,7 +28,7 @@ FASTER_CONFIG = [*FASTER, (r"patch = \d+", "patch = 16\npatches_per_patient = 2"
 
 def test_the_python_of_the_readme_runs(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     scope: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), scope)
