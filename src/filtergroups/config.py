@@ -309,7 +309,7 @@ class TrainingConfig(Section):
     )
     uncertainty_weighting: bool = Field(False, description="learn the tasks' weights (Kendall et al.)")
     finetune_epochs: CountOrNone = Field(
-        0, description="the last epochs, with every kernel fixed in its most probable group"
+        0, description="the last epochs, with every kernel fixed in one group"
     )
     rewind: bool = Field(
         False, description="at the start of finetune_epochs the weights and their schedule begin anew; the groups stay"

@@ -107,7 +107,7 @@ def test_a_run_says_how_many_are_dead_in_log_report_and_numbers(sfg, pages):
     record = with_network(record_of_run(sfg), restored.network)
     assert record.timeline.dead_counts().tolist() == dead
     (line,) = [line for line in (sfg / "log.txt").read_text().splitlines() if "is now fixed" in line]
-    assert line.endswith(f"group; {restored.network.liveness()}")
+    assert line.endswith(f"each group has its part of them; {restored.network.liveness()}")
     assert f"{sum(dead)} of 172" in text_of(pages["sfg"])
     assert str(restored.network.liveness()) in text_of(pages["sfg"])
     table = re.search(r"<th scope=\"row\">all</th>(.*?)</tr>", pages["sfg"].read_text())[1]

@@ -24,7 +24,7 @@ def probabilities_section(record: Record, key: str) -> Html | None:
     several = len(timeline.steps) > 1
     fixed = (
         note(
-            f"After step {timeline.steps[timeline.learned]:,} every kernel was fixed in its most probable group; "
+            f"After step {timeline.steps[timeline.learned]:,} every kernel was fixed in one group; "
             "shown are the probabilities up to there."
         )
         if timeline.fixed_at is not None
