@@ -308,9 +308,7 @@ class TrainingConfig(Section):
         default_factory=dict, description="task -> factor of its loss; 1 where it is not named"
     )
     uncertainty_weighting: bool = Field(False, description="learn the tasks' weights (Kendall et al.)")
-    finetune_epochs: CountOrNone = Field(
-        0, description="the last epochs, with every kernel fixed in one group"
-    )
+    finetune_epochs: CountOrNone = Field(0, description="the last epochs, with every kernel fixed in one group")
     rewind: bool = Field(
         False, description="at the start of finetune_epochs the weights and their schedule begin anew; the groups stay"
     )
