@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from filtergroups.groups.layer import GroupedConv
 from filtergroups.kept import Count
 from filtergroups.network import GroupedNetwork
 from filtergroups.reading import checked, read_bytes, reading
@@ -122,11 +121,10 @@ def restore(network: GroupedNetwork, progress: Progress, tensors: dict[str, Tens
     if progress.fixed:
         network.fix()  # in which group each kernel is, the checkpoint says
     state = {name.removeprefix("network/"): value for name, value in tensors.items() if name.startswith("network/")}
-    for name, module in network.named_modules():
-        if isinstance(module, GroupedConv) and module.banks > 1:
-            weight = state.get(f"{name}.weight")
-            if weight is not None and weight.shape[module.kernel_axis] == module.kernels:
-                module.drop_banks()  # the kernels are to be fixed now, but the run began with one bank for all groups
+    for layer in network.grouped_layers():
+        weight = state.get(f"backbone.{layer.name}.weight")
+        if layer.banks > 1 and weight is not None and weight.shape[layer.kernel_axis] == layer.kernels:
+            layer.drop_banks()  # the kernels are to be fixed now, but the run began with one bank for all groups
     try:
         network.load_state_dict(state)
     except RuntimeError as error:

@@ -393,9 +393,7 @@ class Config(Section):
         self._groups_fit()
         if self.network.name == "vgg11" and self.data.kind in ("table", "faces") and self.data.size < SMALLEST_VGG11:
             raise ValueError(f"data.size is {SMALLEST_VGG11} or more for vgg11, found {self.data.size}; enlarge it")
-        if self.method.shuffle is not None and self.method.mask_from is None and self.method.name != "fixed_mask":
-            raise ValueError("method.shuffle is for masks of another run, found no method.mask_from; set it")
-        for key in ("mask_from", "shares", "extend"):
+        for key in ("mask_from", "shuffle", "shares", "extend"):
             if getattr(self.method, key) is not None and self.method.name != "fixed_mask":
                 raise ValueError(f"method.{key} is for the method 'fixed_mask', found '{self.method.name}'; remove it")
         if self.method.own_banks and METHODS[self.method.name].kind == "learned" and not self.has_own_banks:

@@ -129,7 +129,6 @@ class Trainer:
             plain=plain_answers(self.part, self.data.tasks, self.training.batch_size),
             config=settings(config), versions=versions(),
         )  # fmt: skip
-        self.optimiser = self._optimiser()
         self._setup()
 
     def _optimiser(self) -> torch.optim.Optimizer:
@@ -152,6 +151,7 @@ class Trainer:
         self.last_step: int | None = None  # of the last checkpoint, where it is worth keeping once there is a newer one
         if self.point is None:
             take_over(self.network, self.config.method)
+            self.optimiser = self._optimiser()
             if self.wish.overrides and self.fabric.is_global_zero:
                 keep(self.run, self.config)
         else:
@@ -223,9 +223,8 @@ class Trainer:
         self._finish()
 
     def _set_up_processes(self) -> None:
-        self.model: Any = (
-            None  # of parameters that there are no more; with several processes it listens to their gradients
-        )
+        # What there was listens, with several processes, to gradients of parameters that are no more.
+        self.model: Any = None
         gc.collect()
         self.model, self.fabric_optimiser = self.fabric.setup(self.network, self.optimiser)
 

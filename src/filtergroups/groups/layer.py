@@ -93,44 +93,33 @@ class GroupedConv(nn.Module):
         )
         return Streams(parts, pairs, gates, streams.draw, self.stitch or streams.draw.late(self.assignment))
 
-    @torch.no_grad()
     def give_banks(self, groups: int) -> None:
         """Give every group a bank of kernels of its own, all equal at first (rows g · K … of the weights)."""
-        for name, axis in self._kernel_parameters():
-            parameter = getattr(self, name)
-            copies = [1] * parameter.ndim
-            copies[axis] = groups
-            setattr(self, name, nn.Parameter(parameter.repeat(copies), parameter.requires_grad))
-        self.banks, self._plan = groups, None
+        self._take_rows(torch.arange(self.kernels).repeat(groups), banks=groups)
 
-    @torch.no_grad()
     def join_banks(self) -> None:
         """One bank again: each kernel as its own group, the most probable, has trained it."""
-        if self.banks == 1:
-            return
-        rows = self.assignment.mode() * self.kernels + torch.arange(self.kernels, device=self.weight.device)
-        for name, axis in self._kernel_parameters():
-            parameter = getattr(self, name)
-            setattr(self, name, nn.Parameter(parameter.index_select(axis, rows), parameter.requires_grad))
-        self.banks, self._plan = 1, None
+        if self.banks > 1:
+            self._take_rows(self.assignment.mode().cpu() * self.kernels + torch.arange(self.kernels), banks=1)
 
-    @torch.no_grad()
     def drop_banks(self) -> None:
         """One bank again, the first: for weights of a network that never had others."""
-        kernels = self.kernels
+        self._take_rows(torch.arange(self.kernels), banks=1)
+
+    @torch.no_grad()
+    def _take_rows(self, rows: Tensor, *, banks: int) -> None:
         for name, axis in self._kernel_parameters():
             parameter = getattr(self, name)
-            setattr(self, name, nn.Parameter(parameter.narrow(axis, 0, kernels).clone(), parameter.requires_grad))
-        self.banks, self._plan = 1, None
+            taken = parameter.index_select(axis, rows.to(parameter.device))
+            setattr(self, name, nn.Parameter(taken, parameter.requires_grad))
+        self.banks, self._plan = banks, None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # One bank of an earlier version, or of a network without banks of their own: every group begins with it.
         for name, axis in self._kernel_parameters() if self.banks > 1 else []:
-            found, size = state_dict.get(prefix + name), getattr(self, name).shape[axis]
-            if found is not None and found.ndim > axis and found.shape[axis] * self.banks == size:
-                copies = [1] * found.ndim
-                copies[axis] = self.banks
-                state_dict[prefix + name] = found.repeat(copies)
+            found = state_dict.get(prefix + name)
+            if found is not None and found.ndim > axis and found.shape[axis] == self.kernels:
+                state_dict[prefix + name] = torch.cat([found] * self.banks, axis)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _kernel_parameters(self) -> list[tuple[str, int]]:
